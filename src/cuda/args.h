@@ -1,0 +1,221 @@
+// What a CUDA kernel is told: the Problem, made plain once per run. Every kernel of this folder takes an Args by value.
+//
+// The one idea: what the host can decide, it decides here (widths in 32 bits, page division as a multiplication, where
+// partial results go), and what only the device knows (list lengths) is asked for through part_of(), which is
+// core/problem.h's row_range() and split_range() in 32-bit arithmetic. Everything here is constexpr C++ for both compilers;
+// tests/cuda/args_test.cpp holds it against core/problem.h.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/problem.h"
+
+namespace pasa::cuda {
+
+// Unsigned division by a number known in advance, exact for every dividend below 2^31: with s = ceil(log2 d) and
+// m = floor(2^(31+s) / d) + 1, n * m / 2^(31+s) exceeds n / d by less than 1 / d. The dividend is doubled so that the
+// product's high word is the quotient before the shift.
+struct Divider {
+  std::uint32_t multiplier = 0x80000001u, shift = 0;  // by 1
+};
+
+constexpr Divider make_divider(std::uint32_t divisor) {
+  const auto shift = static_cast<std::uint32_t>(std::bit_width(divisor - 1));
+  return {static_cast<std::uint32_t>((std::uint64_t{1} << (31 + shift)) / divisor + 1), shift};
+}
+
+constexpr std::uint32_t divide(std::uint32_t dividend, Divider by) {
+  return static_cast<std::uint32_t>((std::uint64_t{dividend << 1} * by.multiplier) >> 32) >> by.shift;
+}
+
+struct SourceArgs {
+  const std::uint8_t* kv;  // page b starts at kv + b * page_stride
+  std::int64_t page_stride;
+  const std::uint8_t* scales;  // uniform fp8: float [slots, D/64], scale_stride bytes apart
+  std::int64_t scale_stride;
+  const std::int32_t* indices;
+  const std::int32_t* indptr;   // ragged: [T+1]; else nullptr
+  const std::int32_t* lengths;  // rectangular: [T] or nullptr
+  std::int64_t index_stride;    // rectangular: entries between two rows
+  std::int32_t entries;         // what clamps a row: nnz (ragged) or width
+  std::uint32_t slots;          // valid indices are [0, slots)
+  std::uint32_t page_tokens;
+  Divider page;  // by page_tokens
+  pasa_kv_format format;
+  std::int32_t alignment;  // bytes, 1..16: what kv, page_stride and the record size are all multiples of
+};
+
+// Per row, part and head, unnormalised and without the sink: acc [T, S, H, 512], m and l [T, S, H] as in core/softmax.h.
+struct Partials {
+  float *acc, *m, *l;
+};
+
+struct Args {
+  const std::uint16_t* q;  // [T, H, D], bf16 or f16
+  std::int64_t q_stride[2];  // elements between tokens, heads
+  std::int64_t tokens;
+  std::int32_t heads, dim;
+  std::int32_t source_count;
+  SourceArgs source[2];
+  float scale_log2;   // softmax_scale * log2 e, applied to the f32 scores
+  const float* sink;  // [H] or nullptr
+  std::int32_t splits;
+  Divider by_splits;
+  bool nan_to_zero, f16;  // f16: q and out
+  bool partial;           // splits > 1 (or asked for): write `partials`, not out
+  Partials partials;
+  std::uint16_t* out;  // [T, H, 512]
+  std::int64_t out_stride[2];
+  float* lse;  // [T, H] or nullptr
+  std::int64_t lse_stride[2];
+  float* max_logits;  // [T, H] or nullptr
+  std::int64_t max_logits_stride[2];
+};
+
+// The entries of one list that one part of a row works on.
+struct Part {
+  const std::int32_t* indices;
+  std::int32_t count;
+};
+
+constexpr std::int32_t clamp(std::int32_t x, std::int32_t low, std::int32_t high) {
+  return x < low ? low : x > high ? high : x;
+}
+
+// A row's whole list.
+constexpr Part row_of(const SourceArgs& source, std::int64_t token) {
+  if (source.indptr) {
+    const std::int32_t begin = clamp(source.indptr[token], 0, source.entries);
+    return {source.indices + begin, clamp(source.indptr[token + 1], begin, source.entries) - begin};
+  }
+  const std::int32_t count = source.lengths ? clamp(source.lengths[token], 0, source.entries) : source.entries;
+  return {source.indices + token * source.index_stride, count};
+}
+
+// Entries [i*c, (i+1)*c) of a row's list, c = ceil(count / splits); parts beyond the end are empty.
+constexpr Part part_of(Part row, int split, int splits, Divider by_splits) {
+  if (splits == 1) return row;
+  const auto whole = static_cast<std::int32_t>(divide(static_cast<std::uint32_t>(row.count), by_splits));
+  const std::int64_t chunk = whole + (whole * splits < row.count ? 1 : 0);
+  const std::int64_t begin = chunk * split < row.count ? chunk * split : row.count;
+  const std::int64_t end = begin + chunk < row.count ? begin + chunk : row.count;
+  return {row.indices + begin, static_cast<std::int32_t>(end - begin)};
+}
+
+constexpr Part part_of(const Args& args, int source, std::int64_t token, int split) {
+  return part_of(row_of(args.source[source], token), split, args.splits, args.by_splits);
+}
+
+constexpr bool is_valid(const SourceArgs& source, std::int32_t slot) {
+  return static_cast<std::uint32_t>(slot) < source.slots;  // a negative slot is a large one
+}
+
+// Where the bytes of a valid slot are.
+template <typename Format>
+constexpr Row locate(const SourceArgs& source, std::uint32_t slot) {
+  const std::uint32_t page = divide(slot, source.page), place = slot - page * source.page_tokens;
+  const std::uint8_t* base = source.kv + page * source.page_stride;
+  Row row{base + std::uint64_t{place} * Format::kRecordBytes, nullptr};
+  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+    row.scales = base + std::uint64_t{source.page_tokens} * Format::kRecordBytes + std::uint64_t{place} * Format::kTailBytes;
+  }
+  if constexpr (Format::kScaling == Scaling::kSideFloat) row.scales = source.scales + slot * source.scale_stride;
+  return row;
+}
+
+// Element offset of (token, head) in a tensor with these two strides.
+constexpr std::int64_t at(const std::int64_t (&stride)[2], std::int64_t token, int head) {
+  return token * stride[0] + head * stride[1];
+}
+
+// Index of (token, split, head) in m and l; times 512 in acc.
+constexpr std::int64_t partial_at(const Args& args, std::int64_t token, int split, int head) {
+  return (token * args.splits + split) * args.heads + head;
+}
+
+// Bytes of workspace that hold the partials of a split problem.
+constexpr std::size_t partials_bytes(std::int64_t tokens, int splits, int heads) {
+  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(splits) * static_cast<std::size_t>(heads) *
+         (kValueDim + 2) * sizeof(float);
+}
+
+// Host only: the arguments of one run. Partials go to the caller's tensors if the plan is partial, else to the workspace.
+inline Args make_args(const Problem& problem, const Plan& plan, void* workspace) {
+  Args args{};
+  args.q = problem.q;
+  args.tokens = problem.tokens;
+  args.heads = problem.heads;
+  args.dim = problem.dim;
+  args.source_count = problem.source_count;
+  for (int i = 0; i < problem.source_count; ++i) {
+    const Source& from = problem.sources[i];
+    const SourceShape& shape = problem.source[i];
+    const auto page_tokens = static_cast<std::uint32_t>(shape.page_tokens);
+    const std::int64_t entries = shape.ragged ? from.nnz : from.width;
+    const std::int64_t record_bytes =
+        with_format(shape.format, problem.dim, []<typename Format>() -> std::int64_t { return Format::kRecordBytes; });
+    const auto bits = reinterpret_cast<std::uintptr_t>(from.kv) | static_cast<std::uint64_t>(from.page_stride) |
+                      (page_tokens > 1 ? static_cast<std::uint64_t>(record_bytes) : 0) | 16u;
+    args.source[i] = {.kv = from.kv,
+                      .page_stride = from.page_stride,
+                      .scales = from.scales,
+                      .scale_stride = from.scale_stride,
+                      .indices = from.indices,
+                      .indptr = from.indptr,
+                      .lengths = from.lengths,
+                      .index_stride = from.index_stride,
+                      .entries = static_cast<std::int32_t>(std::min<std::int64_t>(entries, INT32_MAX)),
+                      .slots = static_cast<std::uint32_t>(from.slots),
+                      .page_tokens = page_tokens,
+                      .page = make_divider(page_tokens),
+                      .format = shape.format,
+                      .alignment = 1 << std::countr_zero(bits)};
+  }
+  args.scale_log2 = problem.scale_log2;
+  args.sink = problem.sink;
+  args.splits = plan.splits;
+  args.by_splits = make_divider(static_cast<std::uint32_t>(plan.splits));
+  args.nan_to_zero = problem.nan_to_zero;
+  args.f16 = problem.word == Word16::kF16;
+  args.partial = plan.splits > 1;
+  const std::int64_t rows = problem.tokens * plan.splits * problem.heads;
+  args.partials = {problem.acc, problem.m, problem.l};
+  if (!plan.partial) {
+    auto* acc = static_cast<float*>(workspace);
+    args.partials = {acc, acc + rows * kValueDim, acc + rows * (kValueDim + 1)};
+  }
+  args.out = problem.out;
+  args.lse = problem.lse;
+  args.max_logits = problem.max_logits;
+  for (int i = 0; i < 2; ++i) {
+    args.q_stride[i] = problem.q_stride[i];
+    args.out_stride[i] = problem.out_stride[i];
+    args.lse_stride[i] = problem.lse_stride[i];
+    args.max_logits_stride[i] = problem.max_logits_stride[i];
+  }
+  return args;
+}
+
+// reduce.cu: merges partials into out, lse and max_logits, with the sink folded in once.
+struct MergeArgs {
+  Partials partials;  // [T, S, H, ...]
+  std::int64_t tokens;
+  std::int32_t heads, splits;
+  const float* sink;
+  void* out;
+  pasa_dtype out_dtype;
+  std::int64_t out_stride[2];
+  float* lse;
+  std::int64_t lse_stride[2];
+  float* max_logits;
+  std::int64_t max_logits_stride[2];
+};
+// `overlap`: the kernel before it on the stream made the partials, and the launch need not wait for its end (sm_90).
+void launch_merge(const MergeArgs& args, bool overlap, void* stream);
+void launch_merge(const Args& args, bool overlap, void* stream);
+void reduce(const Reduce& problem, void* stream);  // Backend::reduce
+
+}  // namespace pasa::cuda
