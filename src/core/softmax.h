@@ -16,7 +16,7 @@ struct Partial {
 
 // The weight of a partial sum with maximum m when the common maximum is `top` >= m. Never NaN: an empty part has weight 0
 // even if the common maximum is -inf too.
-inline float merge_weight(float m, float top) { return m == -kInfinity ? 0.0f : std::exp2(m - top); }
+constexpr float merge_weight(float m, float top) { return m == -kInfinity ? 0.0f : std::exp2(m - top); }
 
 // Finishes a row from its maximum and sum over all keys: out = acc * scale(), where acc = sum 2^(s2 - m) v.
 struct Finish {
@@ -25,7 +25,7 @@ struct Finish {
 };
 
 // sink is in natural units; -inf means no sink. Any key with a NaN score makes l NaN and with it the row.
-inline Finish finish(float m, float l, float sink) {
+constexpr Finish finish(float m, float l, float sink) {
   if (l == 0.0f) return {0.0f, -kInfinity};
   const float lse = kLn2 * (m + std::log2(l));
   const float sink2 = sink * kLog2e;
