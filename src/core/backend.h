@@ -36,6 +36,10 @@ struct Backend {
   void (*reduce)(const Reduce&, void* stream);
 };
 
+constexpr const char* device_name(pasa_device_type device) {
+  return device == PASA_CPU ? "cpu" : device == PASA_CUDA ? "cuda" : "hip";
+}
+
 // backends.cpp: the ordered table.
 std::size_t backend_count();
 const Backend& backend_at(std::size_t index);

@@ -11,7 +11,7 @@
 namespace pasa {
 
 struct Error : std::runtime_error {
-  Error(pasa_status status, const std::string& text) : std::runtime_error(text), status(status) {}
+  Error(pasa_status code, const std::string& text) : std::runtime_error(text), status(code) {}
   pasa_status status;
 };
 

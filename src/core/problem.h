@@ -6,7 +6,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "core/format.h"
 
@@ -64,12 +64,12 @@ struct Problem : Shape {
   std::int64_t max_logits_stride[2] = {0, 0};
   float *acc = nullptr, *m = nullptr, *l = nullptr;  // [T, S, H, 512], [T, S, H], [T, S, H]
   std::int64_t acc_splits = 0;                // S of the given partial tensors
-  std::string kernel;                         // asked for; empty = choose
+  std::string_view kernel;                    // asked for; empty = choose
 
   // Average list length of a row, for planning: what can be known without reading device memory.
-  std::int64_t average_keys(int source) const {
-    const Source& s = sources[source];
-    if (this->source[source].ragged) return tokens ? (s.nnz + tokens - 1) / tokens : 0;
+  std::int64_t average_keys(int index) const {
+    const Source& s = sources[index];
+    if (source[index].ragged) return tokens ? (s.nnz + tokens - 1) / tokens : 0;
     return s.width;
   }
 };

@@ -6,8 +6,10 @@
 //   softmax   relative to the largest score
 //   out       sum p v / (sum p + exp(sink))
 //
-// No workspace: a row's keys are dequantised again for each head, which keeps memory at a few kilobytes a thread.
+// No workspace: a row's keys are dequantised again for each group of heads, which keeps its state on the stack.
 #include "reference/attention.h"
+
+#include <omp.h>
 
 #include <cmath>
 #include <limits>
@@ -57,27 +59,38 @@ struct HeadState {
   double acc[kValueDim] = {};
 };
 
-// One pass, one head at a time is simplest; a running maximum keeps it one pass.
-void attend(const Problem& p, std::int64_t t, int head, int split, int splits, HeadState& state) {
-  double q[kMaxDim];
-  for (int d = 0; d < p.dim; ++d) {
-    const std::uint16_t word = p.q[t * p.q_stride[0] + head * p.q_stride[1] + d];
-    q[d] = p.word == Word16::kBf16 ? bf16_to_float(word) : f16_to_float(word);
-  }
-  const double scale = p.scale_log2;
-  for_each_key(p, t, split, splits, [&](const float* key) {
-    double dot = 0;
-    for (int d = 0; d < p.dim; ++d) dot += q[d] * key[d];
-    const double s2 = dot * scale;
-    if (s2 > state.m) {
-      const double shrink = state.m == kMinusInfinity ? 0 : std::exp2(state.m - s2);
-      state.l *= shrink;
-      for (double& a : state.acc) a *= shrink;
-      state.m = s2;
+// Heads that share a dequantised key; a running maximum makes one pass over the keys enough.
+constexpr int kGroup = 8;
+
+void attend(const Problem& p, std::int64_t t, int first, int heads, int split, int splits, HeadState* states) {
+  double q[kGroup][kMaxDim];
+  for (int h = 0; h < heads; ++h) {
+    for (int d = 0; d < p.dim; ++d) {
+      const std::uint16_t word = p.q[t * p.q_stride[0] + (first + h) * p.q_stride[1] + d];
+      q[h][d] = p.word == Word16::kBf16 ? bf16_to_float(word) : f16_to_float(word);
     }
-    const double weight = std::exp2(s2 - state.m);  // NaN if s2 is: the row becomes NaN
-    state.l += weight;
-    for (int d = 0; d < kValueDim; ++d) state.acc[d] += weight * key[d];
+  }
+  for_each_key(p, t, split, splits, [&](const float* key) {
+    for (int h = 0; h < heads; ++h) {
+      HeadState& state = states[h];
+      double lanes[8] = {};  // eight sums, so that the compiler may use vectors
+      for (int d = 0; d < p.dim; d += 8) {
+        for (int lane = 0; lane < 8; ++lane) lanes[lane] += q[h][d + lane] * static_cast<double>(key[d + lane]);
+      }
+      double dot = 0;
+      for (double lane : lanes) dot += lane;
+      const double s2 = dot * static_cast<double>(p.scale_log2);
+      if (s2 > state.m) {
+        const double shrink = std::exp2(state.m - s2);
+        state.l *= shrink;
+        for (double& a : state.acc) a *= shrink;
+        state.m = s2;
+      }
+      // A NaN score makes the row NaN; a score of -inf weighs nothing even before the first finite one.
+      const double weight = s2 == kMinusInfinity ? 0 : std::exp2(s2 - state.m);
+      state.l += weight;
+      for (int d = 0; d < kValueDim; ++d) state.acc[d] += weight * static_cast<double>(key[d]);
+    }
   });
 }
 
@@ -97,14 +110,15 @@ Result finish(const HeadState& state, const Problem& p, int head) {
 
 template <typename Store>
 void for_each_row(const Problem& p, int splits, Store&& store) {
-  const std::int64_t work = p.tokens * splits * p.heads;
-#pragma omp parallel for schedule(dynamic) if (work > 1)
+  const std::int64_t groups = (p.heads + kGroup - 1) / kGroup, work = p.tokens * splits * groups;
+#pragma omp parallel for schedule(dynamic) num_threads(p.threads ? p.threads : omp_get_max_threads()) if (work > 1)
   for (std::int64_t i = 0; i < work; ++i) {
-    const int head = static_cast<int>(i % p.heads), split = static_cast<int>(i / p.heads % splits);
-    const std::int64_t t = i / p.heads / splits;
-    HeadState state;
-    attend(p, t, head, split, splits, state);
-    store(t, head, split, state);
+    const int first = static_cast<int>(i % groups) * kGroup, split = static_cast<int>(i / groups % splits);
+    const std::int64_t t = i / groups / splits;
+    const int heads = p.heads - first < kGroup ? p.heads - first : kGroup;
+    HeadState states[kGroup];
+    attend(p, t, first, heads, split, splits, states);
+    for (int h = 0; h < heads; ++h) store(t, first + h, split, states[h]);
   }
 }
 
