@@ -15,10 +15,10 @@ namespace {
 
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
-    &kCudaSm90, &kCudaGeneral,
+    &kCudaSm90,    &kCudaGeneral,
 #endif
 #if defined(__x86_64__)
-    &kCpuAmx, &kCpuAvx512, &kCpuAvx2,
+    &kCpuAmx,      &kCpuAvx512,   &kCpuAvx2,
 #endif
     &kCpuPortable, &kReference,
 };
@@ -56,7 +56,8 @@ const Backend& choose(const Problem& problem) {
     for (const Backend* backend : kTable) reasons += concat(reasons.empty() ? "" : ", ", backend->name);
     throw Error(PASA_ERROR_UNSUPPORTED, concat("kernel is '", problem.kernel, "', expected one of ", reasons));
   }
-  throw Error(PASA_ERROR_UNSUPPORTED, concat(problem.kernel.empty() ? "no kernel serves this problem: " : "kernel ", reasons));
+  throw Error(PASA_ERROR_UNSUPPORTED,
+              concat(problem.kernel.empty() ? "no kernel serves this problem: " : "kernel ", reasons));
 }
 
 }  // namespace pasa

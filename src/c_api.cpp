@@ -18,8 +18,9 @@ namespace {
 constexpr std::size_t kMessageBytes = 1024;
 thread_local char last_error[kMessageBytes];
 
-constexpr const char* kStatusNames[] = {"ok",    "device", "dtype", "rank",        "shape",    "stride", "alignment",
-                                        "combination", "range",  "value", "unsupported", "overflow", "memory", "internal"};
+constexpr const char* kStatusNames[] = {"ok",          "device",    "dtype",       "rank",    "shape",
+                                        "stride",      "alignment", "combination", "range",   "value",
+                                        "unsupported", "overflow",  "memory",      "internal"};
 
 pasa_status fail(pasa_status status, const char* text) noexcept {
   std::snprintf(last_error, sizeof last_error, "%s: %s", kStatusNames[status], text);
@@ -75,7 +76,8 @@ void require_fit(const Plan& plan, const Problem& problem, const void* workspace
   if (plan.partial) {
     require(PASA_ERROR_COMBINATION, problem.acc && problem.m && problem.l, "acc, m or l is absent, expected all three ",
             "with skip_reduce and ", plan.splits, " splits");
-    require(PASA_ERROR_COMBINATION, !problem.out, "out is given, expected none with skip_reduce and ", plan.splits, " splits");
+    require(PASA_ERROR_COMBINATION, !problem.out, "out is given, expected none with skip_reduce and ", plan.splits,
+            " splits");
     require(PASA_ERROR_COMBINATION, !problem.lse && !problem.max_logits,
             "lse or max_logits is given, expected neither with skip_reduce and ", plan.splits, " splits");
     require(PASA_ERROR_SHAPE, problem.acc_splits == plan.splits, "acc has ", problem.acc_splits, " splits, expected ",

@@ -47,19 +47,19 @@ extern "C" {
  * DEVICE to OVERFLOW (VALUE excepted), and the first failure is reported; then nothing has been written. */
 typedef enum pasa_status {
   PASA_OK = 0,
-  PASA_ERROR_DEVICE = 1,      /* a tensor on the wrong device */
-  PASA_ERROR_DTYPE = 2,       /* element type not allowed, or types that must agree differ */
-  PASA_ERROR_RANK = 3,        /* number of dimensions */
-  PASA_ERROR_SHAPE = 4,       /* sizes that disagree */
-  PASA_ERROR_STRIDE = 5,      /* last dimension not contiguous, a stride that is not the format's, overlap, negative */
-  PASA_ERROR_ALIGNMENT = 6,   /* base address or stride not a multiple of what the format needs */
-  PASA_ERROR_COMBINATION = 7, /* arguments that need or exclude each other */
-  PASA_ERROR_RANGE = 8,       /* scalar out of range */
-  PASA_ERROR_VALUE = 9,       /* tensor contents malformed: only pasa_validate and the command line look */
+  PASA_ERROR_DEVICE = 1,       /* a tensor on the wrong device */
+  PASA_ERROR_DTYPE = 2,        /* element type not allowed, or types that must agree differ */
+  PASA_ERROR_RANK = 3,         /* number of dimensions */
+  PASA_ERROR_SHAPE = 4,        /* sizes that disagree */
+  PASA_ERROR_STRIDE = 5,       /* last dimension not contiguous, a stride that is not the format's, overlap, negative */
+  PASA_ERROR_ALIGNMENT = 6,    /* base address or stride not a multiple of what the format needs */
+  PASA_ERROR_COMBINATION = 7,  /* arguments that need or exclude each other */
+  PASA_ERROR_RANGE = 8,        /* scalar out of range */
+  PASA_ERROR_VALUE = 9,        /* tensor contents malformed: only pasa_validate and the command line look */
   PASA_ERROR_UNSUPPORTED = 10, /* legal, but no kernel here can do it, or the forced kernel cannot */
-  PASA_ERROR_OVERFLOW = 11,   /* a size does not fit its index type */
-  PASA_ERROR_MEMORY = 12,     /* the workspace is too small or an allocation failed */
-  PASA_ERROR_INTERNAL = 13    /* a bug in pasa or a failing driver call */
+  PASA_ERROR_OVERFLOW = 11,    /* a size does not fit its index type */
+  PASA_ERROR_MEMORY = 12,      /* the workspace is too small or an allocation failed */
+  PASA_ERROR_INTERNAL = 13     /* a bug in pasa or a failing driver call */
 } pasa_status;
 
 typedef enum pasa_dtype {
@@ -112,9 +112,9 @@ typedef struct pasa_source {
 } pasa_source;
 
 enum {
-  PASA_NAN_TO_ZERO = 1,  /* NaN components of a selected key count as 0 (default: they propagate) */
-  PASA_SKIP_REDUCE = 2,  /* write partials (acc, m, l) instead of out where the plan has more than one split */
-  PASA_NO_INVALID = 4    /* hint: no index is invalid. Never changes a result. */
+  PASA_NAN_TO_ZERO = 1, /* NaN components of a selected key count as 0 (default: they propagate) */
+  PASA_SKIP_REDUCE = 2, /* write partials (acc, m, l) instead of out where the plan has more than one split */
+  PASA_NO_INVALID = 4   /* hint: no index is invalid. Never changes a result. */
 };
 
 typedef struct pasa_problem {
@@ -156,17 +156,17 @@ PASA_API int32_t pasa_plan_is_partial(const pasa_plan* plan);
 /* Runs the plan on a problem of the plan's shape (T, H, D, dtypes, formats, page sizes, widths, flags); pointers, strides,
  * pool sizes and list contents may differ from call to call. The workspace is on the problem's device, aligned to 256
  * bytes, and need not be initialised; its contents are meaningless between calls. */
-PASA_API pasa_status pasa_run(const pasa_plan* plan, const pasa_problem* problem, void* workspace, size_t workspace_bytes,
-                              pasa_stream stream);
+PASA_API pasa_status pasa_run(const pasa_plan* plan, const pasa_problem* problem, void* workspace,
+                              size_t workspace_bytes, pasa_stream stream);
 
 /* Merges partials: acc, m, l of any number of splits S (1 included) into out and, optionally, lse, adding the sink once.
  * Terms with l = 0 are skipped whatever their acc holds. CPU tensors only where no GPU backend is built in. */
 typedef struct pasa_reduce_problem {
   size_t struct_size;
-  pasa_tensor acc, m, l;  /* F32 [T, S, H, 512], [T, S, H], [T, S, H] */
-  pasa_tensor attn_sink;  /* optional F32 [H] */
-  pasa_tensor out;        /* BF16, F16 or F32 [T, H, 512] */
-  pasa_tensor lse;        /* optional F32 [T, H] */
+  pasa_tensor acc, m, l; /* F32 [T, S, H, 512], [T, S, H], [T, S, H] */
+  pasa_tensor attn_sink; /* optional F32 [H] */
+  pasa_tensor out;       /* BF16, F16 or F32 [T, H, 512] */
+  pasa_tensor lse;       /* optional F32 [T, H] */
 } pasa_reduce_problem;
 PASA_API pasa_status pasa_reduce(const pasa_reduce_problem* problem, pasa_stream stream);
 
@@ -178,11 +178,11 @@ PASA_API pasa_status pasa_validate(const pasa_problem* problem, int64_t* skipped
 /* The kernels of this library, in order of preference, and what they say to a problem. */
 typedef struct pasa_kernel_info {
   size_t struct_size;
-  char name[32];      /* "cpu:amx", "cuda:sm90", ..., "reference" */
-  char device[8];     /* "cpu", "cuda", "hip" */
-  int32_t available;  /* this machine can run it */
-  int32_t accepts;    /* and it serves the given problem (0 if none was given) */
-  char reason[256];   /* why not, in words; empty if it can */
+  char name[32];     /* "cpu:amx", "cuda:sm90", ..., "reference" */
+  char device[8];    /* "cpu", "cuda", "hip" */
+  int32_t available; /* this machine can run it */
+  int32_t accepts;   /* and it serves the given problem (0 if none was given) */
+  char reason[256];  /* why not, in words; empty if it can */
 } pasa_kernel_info;
 PASA_API int32_t pasa_kernel_count(void);
 PASA_API pasa_status pasa_get_kernel_info(int32_t index, const pasa_problem* problem_or_null, pasa_kernel_info* info);

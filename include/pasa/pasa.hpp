@@ -96,13 +96,13 @@ class Plan {
 class HostWorkspace {
  public:
   explicit HostWorkspace(std::size_t bytes) : bytes_(bytes) {
-    if (bytes != 0) data_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{256})));
+    if (bytes != 0) data_.reset(static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256})));
   }
   std::span<std::byte> span() const noexcept { return {data_.get(), bytes_}; }
 
  private:
   struct Free {
-    void operator()(std::byte* p) const noexcept { ::operator delete(p, std::align_val_t{256}); }
+    void operator()(std::byte* p) const noexcept { ::operator delete (p, std::align_val_t{256}); }
   };
   std::unique_ptr<std::byte, Free> data_;
   std::size_t bytes_;

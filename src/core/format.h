@@ -89,7 +89,8 @@ struct Fp8DsMla : Layout<448, 64, Scaling::kTailUe8m0, 64> {};
 struct Fp8V32 : Layout<512, 64, Scaling::kInlineFloat, 128> {};
 using PackedBf16 = Bf16<512>;  // the same bytes as a flat pool; only the pages differ
 
-static_assert(Fp8DsMla::kTokenBytes == 584 && Fp8V32::kTokenBytes == 656 && UniformFp8<Fp8::kE4m3fn>::kBytesRead == 544);
+static_assert(Fp8DsMla::kTokenBytes == 584 && Fp8V32::kTokenBytes == 656 &&
+              UniformFp8<Fp8::kE4m3fn>::kBytesRead == 544);
 
 // What the checks and the planner need to know about a format at run time.
 struct FormatInfo {
@@ -98,8 +99,8 @@ struct FormatInfo {
   bool paged;             // rank 3 [blocks, page, ...] instead of [slots, D]
   bool bytes;             // the tensor's element is a byte (fp8 code or raw record)
   bool side_scales;
-  int dim;                // 0: 512 or 576, whatever q has
-  int alignment;          // bytes, of the base address and of page and row strides
+  int dim;        // 0: 512 or 576, whatever q has
+  int alignment;  // bytes, of the base address and of page and row strides
 };
 
 constexpr FormatInfo kFormats[] = {

@@ -80,7 +80,7 @@ constexpr std::uint8_t float_to_fp8(Fp8 flavour, float x) {
   if (exponent < 1 - bias) exponent = 1 - bias;
   // Units of the last place: 2^(exponent - 3). Adding 2^23 of them makes the adder round to an integer, ties to even.
   const float ulp = std::bit_cast<float>(static_cast<std::uint32_t>(exponent - 3 + 127) << 23);
-  const float units = magnitude / ulp;  // exact: a power of two
+  const float units = magnitude / ulp;                                         // exact: a power of two
   const auto count = static_cast<std::uint32_t>((units + 0x1p23f) - 0x1p23f);  // 0..16
   // (exponent field - 1) * 8 + count: a carry out of the mantissa moves to the next binade by itself.
   const auto code = static_cast<std::uint32_t>((exponent + bias - 1) * 8) + count;

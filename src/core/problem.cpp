@@ -28,7 +28,7 @@ std::ostream& operator<<(std::ostream& out, Dims d) {
   return out << ']';
 }
 
-constexpr std::string_view kDtypeNames[] = {"none", "bf16",       "f16",          "f32", "u8",
+constexpr std::string_view kDtypeNames[] = {"none", "bf16",      "f16",         "f32", "u8",
                                             "i8",   "f8_e4m3fn", "f8_e4m3fnuz", "i32", "i64"};
 struct Dtype {
   pasa_dtype value;
@@ -202,15 +202,16 @@ class Checker {
     for (int i = 0; i < tensor_count_; ++i) {
       const pasa_tensor& t = *tensors_[i].tensor;
       const bool same = t.device == home.device && (t.device == PASA_CPU || t.device_index == home.index);
-      require(PASA_ERROR_DEVICE, same, tensors_[i].name, " is on ", Place{t.device, t.device_index}, ", expected ", home,
-              " as q");
+      require(PASA_ERROR_DEVICE, same, tensors_[i].name, " is on ", Place{t.device, t.device_index}, ", expected ",
+              home, " as q");
     }
     require(PASA_ERROR_DEVICE, home.device >= PASA_CPU && home.device <= PASA_HIP, "q is on ", home,
             ", expected cpu, cuda or hip");
   }
 
   static void require_dtype(std::string_view name, const pasa_tensor& t, pasa_dtype wanted) {
-    require(PASA_ERROR_DTYPE, !present(t) || t.dtype == wanted, name, " is ", Dtype{t.dtype}, ", expected ", Dtype{wanted});
+    require(PASA_ERROR_DTYPE, !present(t) || t.dtype == wanted, name, " is ", Dtype{t.dtype}, ", expected ",
+            Dtype{wanted});
   }
 
   void check_dtypes() {
@@ -246,7 +247,8 @@ class Checker {
     // is a tensor typed fnuz under an OCP format.
     const bool fits = got == PASA_U8 || got == PASA_I8 || got == PASA_F8_E4M3FN ||
                       (got == PASA_F8_E4M3FNUZ && s.info->format == PASA_KV_FP8_E4M3FNUZ);
-    require(PASA_ERROR_DTYPE, fits, s.names.kv, " is ", Dtype{got}, ", expected bytes or fp8 as ", s.info->name, " has");
+    require(PASA_ERROR_DTYPE, fits, s.names.kv, " is ", Dtype{got}, ", expected bytes or fp8 as ", s.info->name,
+            " has");
   }
 
   static void require_rank(std::string_view name, const pasa_tensor& t, int wanted) {
@@ -257,9 +259,9 @@ class Checker {
     require_rank("q", c_.q, 3);
     for (const SourceInput& s : sources_) {
       if (s.given()) {
-        require(PASA_ERROR_RANK, s.c.kv.rank == s.long_rank() || s.c.kv.rank == s.long_rank() - 1, s.names.kv, " has rank ",
-                s.c.kv.rank, ", expected ", s.long_rank() - 1, s.info->paged ? " [blocks, page, record]" : " [slots, D]",
-                " with ", s.info->name);
+        require(PASA_ERROR_RANK, s.c.kv.rank == s.long_rank() || s.c.kv.rank == s.long_rank() - 1, s.names.kv,
+                " has rank ", s.c.kv.rank, ", expected ", s.long_rank() - 1,
+                s.info->paged ? " [blocks, page, record]" : " [slots, D]", " with ", s.info->name);
       }
       require_rank(s.names.scales, s.c.kv_scales, 2);
       require(PASA_ERROR_RANK, s.c.indices.rank <= 2, s.names.indices, " has rank ", s.c.indices.rank,
@@ -340,13 +342,15 @@ class Checker {
   static void require_contiguous(std::string_view name, const pasa_tensor& t, int first) {
     if (!present(t) || empty(t)) return;
     require(PASA_ERROR_STRIDE, contiguous_from(t, first), name, " has stride ", t.stride[t.rank - 1],
-            " in its last dimension or gaps, expected ", first == 0 ? "a contiguous tensor" : "a contiguous last dimension");
+            " in its last dimension or gaps, expected ",
+            first == 0 ? "a contiguous tensor" : "a contiguous last dimension");
   }
 
   void check_strides() {
     for (int i = 0; i < tensor_count_; ++i) {
       const pasa_tensor& t = *tensors_[i].tensor;
-      require(PASA_ERROR_STRIDE, empty(t) || !negative_stride(t), tensors_[i].name, " has a negative stride, expected >= 0");
+      require(PASA_ERROR_STRIDE, empty(t) || !negative_stride(t), tensors_[i].name,
+              " has a negative stride, expected >= 0");
     }
     require_contiguous("q", c_.q, 2);
     for (const SourceInput& s : sources_) {
@@ -363,7 +367,8 @@ class Checker {
     require_contiguous("out", c_.out, 2);
     for (const Named& output : {Named{"out", &c_.out}, Named{"lse", &c_.lse}, Named{"max_logits", &c_.max_logits}}) {
       if (!present(*output.tensor) || empty(*output.tensor)) continue;
-      require(PASA_ERROR_STRIDE, !overlaps_itself(*output.tensor), output.name, " overlaps itself, expected distinct rows");
+      require(PASA_ERROR_STRIDE, !overlaps_itself(*output.tensor), output.name,
+              " overlaps itself, expected distinct rows");
     }
     require_contiguous("acc", c_.acc, 0);
     require_contiguous("m", c_.m, 0);
@@ -381,8 +386,8 @@ class Checker {
     require(PASA_ERROR_STRIDE, kv.stride[s.last()] == 1, s.names.kv, " has stride ", kv.stride[s.last()],
             " in its last dimension, expected 1");
     if (s.info->paged) {
-      require(PASA_ERROR_STRIDE, kv.shape[1] == 1 || kv.stride[1] == record, s.names.kv, " has token stride ", kv.stride[1],
-              ", expected ", record, " with ", s.info->name);
+      require(PASA_ERROR_STRIDE, kv.shape[1] == 1 || kv.stride[1] == record, s.names.kv, " has token stride ",
+              kv.stride[1], ", expected ", record, " with ", s.info->name);
     }
     require_row_stride(s.names.kv, kv, s.page_tokens() * record);
   }
@@ -409,15 +414,15 @@ class Checker {
 
   void check_combinations() {
     const SourceInput& extra = sources_[1];
-    require(PASA_ERROR_COMBINATION, present(extra.c.indices) || !extra.given(), "extra_indices is absent, expected a tensor ",
-            "with extra_kv");
+    require(PASA_ERROR_COMBINATION, present(extra.c.indices) || !extra.given(),
+            "extra_indices is absent, expected a tensor ", "with extra_kv");
     for (const Named& part : {Named{"extra_indices", &extra.c.indices}, Named{"extra_kv_scales", &extra.c.kv_scales},
                               Named{"extra_indptr", &extra.c.indptr}, Named{"extra_lengths", &extra.c.lengths}}) {
-      require(PASA_ERROR_COMBINATION, !present(*part.tensor) || extra.given(), part.name, " is given, expected none without ",
-              "extra_kv");
+      require(PASA_ERROR_COMBINATION, !present(*part.tensor) || extra.given(), part.name,
+              " is given, expected none without ", "extra_kv");
     }
-    require(PASA_ERROR_COMBINATION, extra.c.format == PASA_KV_NONE || extra.given(), "extra_kv_format is given, expected none ",
-            "without extra_kv");
+    require(PASA_ERROR_COMBINATION, extra.c.format == PASA_KV_NONE || extra.given(),
+            "extra_kv_format is given, expected none ", "without extra_kv");
     for (const SourceInput& s : sources_) {
       if (!s.given()) continue;
       const bool ragged = s.c.indices.rank == 1;
@@ -438,7 +443,8 @@ class Checker {
     if (stage_ == Stage::kPlan) return;
     for (int i = 0; i < tensor_count_; ++i) {
       const pasa_tensor& t = *tensors_[i].tensor;
-      require(PASA_ERROR_COMBINATION, t.data != nullptr || empty(t), tensors_[i].name, " has no data, expected an address");
+      require(PASA_ERROR_COMBINATION, t.data != nullptr || empty(t), tensors_[i].name,
+              " has no data, expected an address");
     }
     for (const pasa_tensor* output : {&c_.out, &c_.lse, &c_.max_logits, &c_.acc, &c_.m, &c_.l}) {
       if (present(*output)) require_disjoint(*output);
@@ -499,8 +505,9 @@ class Checker {
       }
     }
     // Room for 256 splits of float partials in 64 bits.
-    require(PASA_ERROR_OVERFLOW, tokens() <= kMaxInt32 && heads() <= kMaxInt32 / kMaxDim &&
-            tokens() * heads() <= (std::int64_t{1} << 42), "q is ", Dims{c_.q}, ", expected sizes that can be addressed");
+    require(PASA_ERROR_OVERFLOW,
+            tokens() <= kMaxInt32 && heads() <= kMaxInt32 / kMaxDim && tokens() * heads() <= (std::int64_t{1} << 42),
+            "q is ", Dims{c_.q}, ", expected sizes that can be addressed");
   }
 
   template <typename T>
@@ -612,8 +619,8 @@ std::int64_t validate(const Problem& p) {
 
 Reduce check(const pasa_reduce_problem& c) {
   require(PASA_ERROR_COMBINATION, c.struct_size == sizeof c, "struct_size is ", c.struct_size, ", expected ", sizeof c);
-  const Named tensors[] = {{"acc", &c.acc}, {"m", &c.m}, {"l", &c.l}, {"attn_sink", &c.attn_sink}, {"out", &c.out},
-                           {"lse", &c.lse}};
+  const Named tensors[] = {{"acc", &c.acc}, {"m", &c.m},    {"l", &c.l}, {"attn_sink", &c.attn_sink},
+                           {"out", &c.out}, {"lse", &c.lse}};
   constexpr int kRanks[] = {4, 3, 3, 1, 3, 2};
   constexpr bool kOptional[] = {false, false, false, true, false, true};
   const auto each = [&](auto&& body) {
@@ -632,14 +639,16 @@ Reduce check(const pasa_reduce_problem& c) {
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
     const bool fits = t.dtype == PASA_F32 || (&t == &c.out && (t.dtype == PASA_BF16 || t.dtype == PASA_F16));
-    require(PASA_ERROR_DTYPE, fits, name, " is ", Dtype{t.dtype}, ", expected ", &t == &c.out ? "bf16, f16 or f32" : "f32");
+    require(PASA_ERROR_DTYPE, fits, name, " is ", Dtype{t.dtype}, ", expected ",
+            &t == &c.out ? "bf16, f16 or f32" : "f32");
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t i) {
     require(PASA_ERROR_RANK, t.rank == kRanks[i], name, " has rank ", t.rank, ", expected ", kRanks[i]);
   });
   const std::int64_t tokens = c.acc.shape[0], splits = c.acc.shape[1], heads = c.acc.shape[2];
-  const std::int64_t shapes[][4] = {{tokens, splits, heads, kValueDim}, {tokens, splits, heads}, {tokens, splits, heads},
-                                    {heads}, {tokens, heads, kValueDim}, {tokens, heads}};
+  const std::int64_t shapes[][4] = {
+      {tokens, splits, heads, kValueDim}, {tokens, splits, heads}, {tokens, splits, heads}, {heads},
+      {tokens, heads, kValueDim},         {tokens, heads}};
   each([&](std::string_view name, const pasa_tensor& t, std::size_t i) {
     require(PASA_ERROR_SHAPE, std::equal(t.shape, t.shape + t.rank, shapes[i]), name, " is ", Dims{t},
             ", expected sizes that agree with acc [T, S, H, 512] = ", Dims{c.acc});
@@ -652,8 +661,9 @@ Reduce check(const pasa_reduce_problem& c) {
             output ? "distinct rows with a contiguous last dimension" : "a contiguous tensor");
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
-    require(PASA_ERROR_ALIGNMENT, reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::size_t>(element_bytes(t.dtype)) == 0,
-            name, " is at address ", t.data, ", expected a multiple of ", element_bytes(t.dtype));
+    require(PASA_ERROR_ALIGNMENT,
+            reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::size_t>(element_bytes(t.dtype)) == 0, name,
+            " is at address ", t.data, ", expected a multiple of ", element_bytes(t.dtype));
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
     require(PASA_ERROR_COMBINATION, t.data != nullptr || empty(t), name, " has no data, expected an address");

@@ -21,9 +21,9 @@ struct SourceShape {
 };
 
 struct Shape {
-  std::int64_t tokens = 0;  // T: query rows
-  int heads = 0;            // H
-  int dim = 0;              // D: 512 or 576
+  std::int64_t tokens = 0;      // T: query rows
+  int heads = 0;                // H
+  int dim = 0;                  // D: 512 or 576
   Word16 word = Word16::kBf16;  // of q and out
   int source_count = 1;
   SourceShape source[2];
@@ -37,34 +37,34 @@ struct Shape {
 };
 
 struct Source {
-  const std::uint8_t* kv = nullptr;  // page b starts at kv + b * page_stride
-  std::int64_t page_stride = 0;      // bytes
-  std::int64_t slots = 0;            // valid indices are [0, slots)
+  const std::uint8_t* kv = nullptr;      // page b starts at kv + b * page_stride
+  std::int64_t page_stride = 0;          // bytes
+  std::int64_t slots = 0;                // valid indices are [0, slots)
   const std::uint8_t* scales = nullptr;  // uniform fp8: float [slots, D/64]
   std::int64_t scale_stride = 0;         // bytes between the scales of two slots
   const std::int32_t* indices = nullptr;
-  const std::int32_t* indptr = nullptr;  // ragged: [T+1]; else nullptr
+  const std::int32_t* indptr = nullptr;   // ragged: [T+1]; else nullptr
   const std::int32_t* lengths = nullptr;  // rectangular: [T] or nullptr
-  std::int64_t nnz = 0;           // ragged: entries of the index buffer
-  std::int64_t width = 0;         // rectangular: entries per row
-  std::int64_t index_stride = 0;  // rectangular: entries between two rows
+  std::int64_t nnz = 0;                   // ragged: entries of the index buffer
+  std::int64_t width = 0;                 // rectangular: entries per row
+  std::int64_t index_stride = 0;          // rectangular: entries between two rows
 };
 
 struct Problem : Shape {
-  const std::uint16_t* q = nullptr;           // [T, H, D]
-  std::int64_t q_stride[2] = {0, 0};          // elements between tokens, heads
-  Source sources[2];                          // main, extra; source_count are used
-  float scale_log2 = 0;                       // softmax_scale * log2 e
-  const float* sink = nullptr;                // [H]
-  std::uint16_t* out = nullptr;               // [T, H, 512]
-  std::int64_t out_stride[2] = {0, 0};        // elements
-  float* lse = nullptr;                       // [T, H]
+  const std::uint16_t* q = nullptr;     // [T, H, D]
+  std::int64_t q_stride[2] = {0, 0};    // elements between tokens, heads
+  Source sources[2];                    // main, extra; source_count are used
+  float scale_log2 = 0;                 // softmax_scale * log2 e
+  const float* sink = nullptr;          // [H]
+  std::uint16_t* out = nullptr;         // [T, H, 512]
+  std::int64_t out_stride[2] = {0, 0};  // elements
+  float* lse = nullptr;                 // [T, H]
   std::int64_t lse_stride[2] = {0, 0};
-  float* max_logits = nullptr;                // [T, H]
+  float* max_logits = nullptr;  // [T, H]
   std::int64_t max_logits_stride[2] = {0, 0};
   float *acc = nullptr, *m = nullptr, *l = nullptr;  // [T, S, H, 512], [T, S, H], [T, S, H]
-  std::int64_t acc_splits = 0;                // S of the given partial tensors
-  std::string_view kernel;                    // asked for; empty = choose
+  std::int64_t acc_splits = 0;                       // S of the given partial tensors
+  std::string_view kernel;                           // asked for; empty = choose
 
   // Average list length of a row, for planning: what can be known without reading device memory.
   std::int64_t average_keys(int index) const {
