@@ -82,20 +82,27 @@ bool contiguous_from(const pasa_tensor& t, int first) {
   return true;
 }
 
-// No two elements share an address: each stride clears the extent of all smaller ones.
+// No two elements share an address: each stride clears the extent of all dimensions with smaller ones.
 bool overlaps_itself(const pasa_tensor& t) {
-  std::pair<std::int64_t, std::int64_t> dims[4];  // stride, size
-  int count = 0;
   for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] > 1) dims[count++] = {t.stride[i], t.shape[i]};
-  }
-  std::sort(dims, dims + count);
-  std::int64_t extent = 1;
-  for (int i = 0; i < count; ++i) {
-    if (dims[i].first < extent) return true;
-    extent += dims[i].first * (dims[i].second - 1);
+    if (t.shape[i] == 1) continue;
+    std::int64_t extent = 1;
+    for (int j = 0; j < t.rank; ++j) {
+      const bool inner = t.stride[j] < t.stride[i] || (t.stride[j] == t.stride[i] && j > i);
+      if (inner) extent += t.stride[j] * (t.shape[j] - 1);
+    }
+    if (t.stride[i] < extent) return true;
   }
   return false;
+}
+
+// Whether every element's byte offset fits 62 bits, so that sums of a few such products stay in range.
+bool addressable(const pasa_tensor& t) {
+  for (int i = 0; i < t.rank; ++i) {
+    std::int64_t span = 0;
+    if (__builtin_mul_overflow(t.stride[i], t.shape[i], &span) || span > std::int64_t{1} << 59) return false;
+  }
+  return true;
 }
 
 bool negative_stride(const pasa_tensor& t) {
@@ -351,6 +358,8 @@ class Checker {
       const pasa_tensor& t = *tensors_[i].tensor;
       require(PASA_ERROR_STRIDE, empty(t) || !negative_stride(t), tensors_[i].name,
               " has a negative stride, expected >= 0");
+      require(PASA_ERROR_STRIDE, empty(t) || addressable(t), tensors_[i].name, " has strides of up to ",
+              *std::max_element(t.stride, t.stride + t.rank), " elements, expected a span that can be addressed");
     }
     require_contiguous("q", c_.q, 2);
     for (const SourceInput& s : sources_) {
@@ -655,8 +664,9 @@ Reduce check(const pasa_reduce_problem& c) {
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
     const bool output = &t == &c.out || &t == &c.lse;
-    const bool fits = output ? !negative_stride(t) && !overlaps_itself(t) && (&t == &c.lse || contiguous_from(t, 2))
-                             : contiguous_from(t, 0);
+    const bool fits =
+        output ? !negative_stride(t) && addressable(t) && !overlaps_itself(t) && (&t == &c.lse || contiguous_from(t, 2))
+               : contiguous_from(t, 0);
     require(PASA_ERROR_STRIDE, empty(t) || fits, name, " has strides that are not served, expected ",
             output ? "distinct rows with a contiguous last dimension" : "a contiguous tensor");
   });
