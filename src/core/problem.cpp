@@ -304,6 +304,9 @@ class Checker {
     for (const SourceInput& s : sources_) {
       if (!s.given()) continue;
       const bool fits = s.info->dim ? dim() == s.info->dim : dim() == 512 || dim() == 576;
+      // The main source fits by now: then the extra one is the odd one.
+      require(PASA_ERROR_SHAPE, fits || &s == &sources_[0], s.names.kv, " is ", Dims{s.c.kv}, " with ", s.info->name,
+              " keys of ", s.info->dim, ", expected keys of ", dim(), " as q");
       require(PASA_ERROR_SHAPE, fits, "q is ", Dims{c_.q}, ", expected [T, H, ", s.info->dim == 576 ? "576" : "512",
               s.info->dim ? "]" : " or 576]", " with ", s.names.format, " ", s.info->name);
     }
