@@ -1,12 +1,11 @@
-// The only extern "C" code: each call checks its pointers, calls the library and turns an Error into a status and this
-// thread's last error. Nothing else happens here.
+// The extern "C" code of the operator: each call checks its pointers, calls the library and turns an Error into a status
+// and this thread's last error. Nothing else happens here.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "core/backend.h"
-#include "core/error.h"
+#include "core/guard.h"
 #include "core/problem.h"
 #include "pasa/pasa.h"
 
@@ -21,32 +20,6 @@ thread_local char last_error[kMessageBytes];
 constexpr const char* kStatusNames[] = {"ok",          "device",    "dtype",       "rank",    "shape",
                                         "stride",      "alignment", "combination", "range",   "value",
                                         "unsupported", "overflow",  "memory",      "internal"};
-
-pasa_status fail(pasa_status status, const char* text) noexcept {
-  std::snprintf(last_error, sizeof last_error, "%s: %s", kStatusNames[status], text);
-  return status;
-}
-
-// Runs body; no exception leaves the library.
-template <typename Body>
-pasa_status guarded(Body&& body) noexcept {
-  try {
-    body();
-    return PASA_OK;
-  } catch (const Error& error) {
-    return fail(error.status, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(PASA_ERROR_MEMORY, "out of memory");
-  } catch (const std::exception& error) {
-    return fail(PASA_ERROR_INTERNAL, error.what());
-  } catch (...) {
-    return fail(PASA_ERROR_INTERNAL, "unknown exception");
-  }
-}
-
-void require_argument(const void* pointer, const char* name) {
-  require(PASA_ERROR_COMBINATION, pointer != nullptr, name, " is NULL, expected a pointer");
-}
 
 bool explain_wanted() {
   static const bool wanted = [] {
@@ -102,6 +75,12 @@ void copy_text(char (&field)[N], std::string_view text) {
 }
 
 }  // namespace
+
+pasa_status fail(pasa_status status, const char* text) noexcept {
+  std::snprintf(last_error, sizeof last_error, "%s: %s", kStatusNames[status], text);
+  return status;
+}
+
 }  // namespace pasa
 
 using namespace pasa;
