@@ -1,0 +1,365 @@
+"""pasa: paged sparse attention for MLA caches, on NumPy arrays and torch tensors.
+
+One operator: query row t, head h attends to the cache slots that row t's index list names, in one or two sources.
+
+    out = pasa.attend(q, kv, kv_indices, kv_format="fp8_ds_mla", kv_lengths=lengths, attn_sink=sink)
+
+`attend` is all most callers need; `plan` prepares a call that is repeated; `explain` and `kernels` say which kernel runs
+and why; `pasa.compat` has the calls of other libraries. Tensors keep the names, shapes and dtypes of case files
+(`save_case`, docs/formats.md). Every refused argument raises pasa.Error, which names it, before anything is launched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import _native
+from ._case import load_case, save_case
+from ._native import Error, Status
+from ._native import version as __version__
+from ._problem import OUTPUTS, TENSORS, PackedProblem, PackedReduce
+from ._tensor import arrays_of, is_traced
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    Array = Union[numpy.ndarray, torch.Tensor]
+
+__all__ = [
+    "Error",
+    "Kernel",
+    "Partials",
+    "Plan",
+    "Status",
+    "attend",
+    "explain",
+    "kernels",
+    "load_case",
+    "plan",
+    "reduce",
+    "save_case",
+    "validate",
+]
+
+VALUE_DIM = 512
+
+
+class Partials(NamedTuple):
+    """What skip_reduce returns: per split, unnormalised and without the sink. `reduce` finishes them."""
+
+    acc: Array  #: float32 [T, S, H, 512], sum of 2^(s2 - m) v
+    m: Array  #: float32 [T, S, H], maximum of s2 = score * log2 e; -inf for an empty split
+    l: Array  #: float32 [T, S, H], sum of 2^(s2 - m)
+
+
+class Kernel(NamedTuple):
+    """One kernel of the library, and what it says to a problem."""
+
+    name: str
+    device: str  #: "cpu", "cuda", "hip"
+    available: bool  #: this machine can run it
+    accepts: bool  #: and it serves the problem asked about
+    reason: str  #: why not, in words
+
+
+class _ThisThread(threading.local):
+    def __init__(self):
+        self.problem = PackedProblem()
+
+
+_this_thread = _ThisThread()
+
+
+def attend(
+    q: Array,
+    kv: Array,
+    kv_indices: Array,
+    *,
+    kv_format: str,
+    kv_indptr: Array | None = None,
+    kv_lengths: Array | None = None,
+    kv_scales: Array | None = None,
+    attn_sink: Array | None = None,
+    extra_kv: Array | None = None,
+    extra_kv_format: str | None = None,
+    extra_indices: Array | None = None,
+    extra_indptr: Array | None = None,
+    extra_lengths: Array | None = None,
+    extra_kv_scales: Array | None = None,
+    softmax_scale: float | None = None,
+    out: Array | None = None,
+    lse: Array | None = None,
+    max_logits: Array | None = None,
+    return_lse: bool = False,
+    workspace: Array | None = None,
+    splits: int | None = None,
+    block_h: int | None = None,
+    nan_to_zero: bool = False,
+    no_invalid: bool = False,
+    skip_reduce: bool = False,
+    kernel: str | None = None,
+    threads: int | None = None,
+) -> Array | tuple | Partials:
+    """Attention of every query row to the slots its list names.
+
+    All tensors are NumPy arrays, or all are torch tensors on one device; a GPU works on its current stream and nothing
+    is synchronised. Inference only: no gradient flows.
+
+    Args:
+        q: bf16 or fp16 [T, H, D], one row per query token; D is 512 (576 with fp8_v32 and 576-wide 16-bit pools). Any row
+            strides. NumPy has no bf16: pass ml_dtypes.bfloat16 or uint16 bits, and the result has the same form.
+        kv: the cache, by kv_format: bf16, f16 [slots, D]; fp8_e4m3fn, fp8_e4m3fnuz [slots, 512];
+            fp8_ds_mla [blocks, page, 584], fp8_v32 [blocks, page, 656] bytes; packed_bf16 [blocks, page, 512]. A head
+            dimension of size 1 before the last one is accepted; pages and rows may be padded.
+        kv_indices: int32 [nnz] with kv_indptr (ragged), or [T, W] (rectangular). An index outside [0, slots) is skipped.
+        kv_format: how kv is stored; fp8 tensors may be typed as fp8 or as bytes.
+        kv_indptr: int32 [T+1], row t owns kv_indices[kv_indptr[t]:kv_indptr[t+1]].
+        kv_lengths: int32 [T], row t reads the first kv_lengths[t] of its W entries.
+        kv_scales: float32 [slots, 8], with the two uniform fp8 formats only.
+        attn_sink: float32 [H], a logit that enters the denominator alone.
+        extra_kv, extra_kv_format, extra_indices, extra_indptr, extra_lengths, extra_kv_scales: a second source; its
+            format defaults to kv_format.
+        softmax_scale: D^-0.5 unless given.
+        out, lse, max_logits: where to write q's dtype [T, H, 512], float32 [T, H] and float32 [T, H].
+        return_lse: return ln sum exp(score) too; -inf for a row without keys, the sink is not in it.
+        workspace: scratch memory on q's device, of Plan.workspace_bytes and aligned to 256 bytes; allocated if absent.
+        splits: parts that each list is cut into, 1 to 256; chosen if absent.
+        block_h: a hint, heads per tile.
+        nan_to_zero: count NaN components of selected keys as 0.
+        no_invalid: a hint that no index is invalid; results never depend on it.
+        skip_reduce: return Partials if the plan has more than one split.
+        kernel: a name from `kernels()` or a prefix such as "cpu"; then no other is tried.
+        threads: CPU threads; all that the process may use if absent.
+
+    Returns:
+        out; or the tuple (out, lse, max_logits) without those neither given nor asked for; or Partials.
+
+    Raises:
+        Error: an argument is refused. Its category says why, its text which.
+    """
+    options = dict(
+        kv_format=kv_format,
+        kv_indptr=kv_indptr,
+        kv_lengths=kv_lengths,
+        kv_scales=kv_scales,
+        attn_sink=attn_sink,
+        extra_kv=extra_kv,
+        extra_kv_format=extra_kv_format,
+        extra_indices=extra_indices,
+        extra_indptr=extra_indptr,
+        extra_lengths=extra_lengths,
+        extra_kv_scales=extra_kv_scales,
+        softmax_scale=softmax_scale,
+        splits=splits,
+        block_h=block_h,
+        nan_to_zero=nan_to_zero,
+        no_invalid=no_invalid,
+        skip_reduce=skip_reduce,
+        kernel=kernel,
+        threads=threads,
+    )
+    if is_traced(q):
+        from . import _torch
+
+        return _torch.attend(q, kv, kv_indices, out, lse, max_logits, return_lse, options)
+    arrays, problem = arrays_of(q, "q"), _this_thread.problem
+    pointers = problem.fill(arrays, q, kv, kv_indices, **options)
+    handle = _native.cached_plan(bytes(problem.bytes))
+    problem.set_pointers(pointers)
+    outputs = _outputs(arrays, q, handle, out, lse, max_logits, return_lse)
+    for name, tensor in outputs.items():
+        problem.bind(arrays, name, tensor)
+    status = _run(arrays, problem, handle, q, workspace)
+    if status == Status.UNSUPPORTED:  # the plan did not know the addresses: one may suit the kernel it chose too badly
+        status = _run(arrays, problem, _native.PlanHandle(problem.address), q, workspace)
+    if status:
+        raise _native.last_error(status)
+    return _result(outputs)
+
+
+def _outputs(arrays, q, handle, out, lse, max_logits, return_lse) -> dict[str, Array]:
+    """The tensors a run of this plan writes: the caller's, and new ones for those that are missing."""
+    outputs = {}
+    rows = q.shape[:2]
+    if handle.is_partial:
+        split_rows = (rows[0], handle.splits, rows[1])
+        outputs["acc"] = arrays.empty(q, (*split_rows, VALUE_DIM), arrays.float32)
+        outputs["m"] = arrays.empty(q, split_rows, arrays.float32)
+        outputs["l"] = arrays.empty(q, split_rows, arrays.float32)
+    elif out is None:
+        out = arrays.empty(q, (*rows, VALUE_DIM))
+    if return_lse and lse is None:
+        lse = arrays.empty(q, rows, arrays.float32)
+    for name, tensor in (("out", out), ("lse", lse), ("max_logits", max_logits)):
+        if tensor is not None:
+            outputs[name] = tensor
+    return outputs
+
+
+def _result(outputs: dict[str, Array]) -> Array | tuple | Partials:
+    if "acc" in outputs:
+        return Partials(**outputs)
+    return outputs["out"] if len(outputs) == 1 else tuple(outputs.values())
+
+
+def _run(arrays, problem: PackedProblem, handle: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
+    size = handle.workspace_bytes
+    if workspace is not None:
+        address, size = arrays.memory(q, workspace)
+    elif size:
+        workspace, address = arrays.scratch(q, size)
+    else:
+        address = None
+    return _native.run(handle.handle, problem.address, address, size, arrays.stream(q))
+
+
+class Plan:
+    """A prepared call: kernel, splits and workspace are chosen, all tensors are bound. Made by `plan`.
+
+    `run()` repeats the call on the bound tensors (static buffers, as under CUDA graphs); `run(q=..., kv=..., out=...)`
+    first binds others of the same shape class (equal T, H, D, dtypes, formats, page sizes and list form; pool sizes,
+    strides and list contents may differ). One thread and one stream at a time: it owns one workspace.
+    """
+
+    def __init__(self, q: Array, kv: Array, kv_indices: Array, outputs: dict, workspace: Array | None, options: dict):
+        self._arrays, self._problem = arrays_of(q, "q"), PackedProblem()
+        self._problem.set_pointers(self._problem.fill(self._arrays, q, kv, kv_indices, **options))
+        self._handle = _native.PlanHandle(self._problem.address)
+        self._tensors = {"q": q, "kv": kv, "kv_indices": kv_indices}  # keeps them alive, as long as they are bound
+        self._tensors.update((name, value) for name, value in options.items() if name in TENSORS)
+        self._outputs: dict[str, Array] = {}
+        for name, tensor in _outputs(self._arrays, q, self._handle, **outputs).items():
+            self._bind(name, tensor)
+        self._size = self._handle.workspace_bytes
+        if workspace is not None:
+            self._workspace, (self._scratch, self._size) = workspace, self._arrays.memory(q, workspace)
+        else:
+            self._workspace, self._scratch = self._arrays.scratch(q, self._size) if self._size else (None, None)
+        self._address, self._native_plan = self._problem.address, self._handle.handle
+
+    kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
+    splits = property(lambda self: self._handle.splits, doc="Parts that each list is cut into.")
+    summary = property(lambda self: self._handle.summary, doc="One line: kernel, tiles, splits, workspace.")
+    workspace_bytes = property(lambda self: self._handle.workspace_bytes, doc="Size of a caller's workspace.")
+    is_partial = property(lambda self: self._handle.is_partial, doc="Whether run() gives Partials.")
+
+    def _bind(self, name: str, tensor: Array | None) -> None:
+        if name not in TENSORS:
+            raise TypeError(f"run() has no tensor named {name!r}")
+        self._problem.bind(self._arrays, name, tensor)
+        kept = self._outputs if name in OUTPUTS else self._tensors
+        kept[name] = tensor
+
+    def run(self, **tensors: Array | None) -> Array | tuple | Partials:
+        """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
+        for name, tensor in tensors.items():
+            self._bind(name, tensor)
+        stream = self._arrays.stream(self._tensors["q"])
+        status = _native.run(self._native_plan, self._address, self._scratch, self._size, stream)
+        if status:
+            raise _native.last_error(status)
+        return _result(self._outputs)
+
+
+def plan(
+    q: Array,
+    kv: Array,
+    kv_indices: Array,
+    *,
+    out: Array | None = None,
+    lse: Array | None = None,
+    max_logits: Array | None = None,
+    return_lse: bool = False,
+    workspace: Array | None = None,
+    **options: Any,
+) -> Plan:
+    """Prepares a call of `attend` with the same arguments, to be run many times with little host work."""
+    outputs = dict(out=out, lse=lse, max_logits=max_logits, return_lse=return_lse)
+    return Plan(q, kv, kv_indices, outputs, workspace, options)
+
+
+def _filled(q: Array, kv: Array, kv_indices: Array, options: dict) -> PackedProblem:
+    problem = PackedProblem()
+    problem.set_pointers(problem.fill(arrays_of(q, "q"), q, kv, kv_indices, **options))
+    return problem
+
+
+def kernels(*problem: Array, **options: Any) -> list[Kernel]:
+    """The kernels of this library in order of preference: all of them, or what each says to a problem.
+
+    Args:
+        problem, options: nothing, or the inputs of `attend`.
+    """
+    packed = _filled(*problem, options=options) if problem else None
+    found = []
+    for index in range(_native.lib.pasa_kernel_count()):
+        info = _native.KernelInfo(struct_size=ctypes.sizeof(_native.KernelInfo))
+        _native.check(_native.lib.pasa_get_kernel_info(index, packed and packed.address, info))
+        texts = (text.decode(errors="replace") for text in (info.name, info.device, info.reason))
+        name, device, reason = texts
+        found.append(Kernel(name, device, bool(info.available), bool(info.accepts), reason))
+    return found
+
+
+def explain(q: Array, kv: Array, kv_indices: Array, **options: Any) -> str:
+    """What `attend` would do with these inputs: the plan in one line, then each kernel's answer."""
+    packed = _filled(q, kv, kv_indices, options)
+    lines = [f"  {k.name}: {'serves it' if k.accepts else k.reason}" for k in kernels(q, kv, kv_indices, **options)]
+    try:
+        summary = _native.PlanHandle(packed.address).summary
+    except Error as error:
+        summary = str(error)
+    return "\n".join([summary, *lines])
+
+
+def validate(q: Array, kv: Array, kv_indices: Array, **options: Any) -> int:
+    """Reads index and length tensors and raises Error "value" for malformed ones. Copies them to the host and waits.
+
+    Returns:
+        The number of invalid indices, which are legal and skipped.
+    """
+    arrays = arrays_of(q, "q")
+    lists = ("kv_indptr", "kv_lengths", "extra_indices", "extra_indptr", "extra_lengths")
+    on_host = {name: arrays.host(options[name]) for name in lists if options.get(name) is not None}
+    packed = _filled(q, kv, arrays.host(kv_indices), {**options, **on_host})
+    skipped = ctypes.c_int64()
+    _native.check(_native.lib.pasa_validate(packed.on_cpu(), skipped))
+    return skipped.value
+
+
+def reduce(
+    acc: Array,
+    m: Array,
+    l: Array,
+    *,
+    attn_sink: Array | None = None,
+    dtype: Any = None,
+    out: Array | None = None,
+    lse: Array | None = None,
+    return_lse: bool = False,
+) -> Array | tuple:
+    """Merges the partials of any number of splits and adds the sink once.
+
+    Args:
+        acc, m, l: float32 [T, S, H, 512], [T, S, H], [T, S, H], contiguous: see Partials.
+        attn_sink: float32 [H].
+        dtype: of a new out: bf16, fp16 or (default) float32, as the framework names it.
+        out, lse: where to write [T, H, 512] and float32 [T, H].
+        return_lse: return the natural logarithm of the sum too, without the sink.
+
+    Returns:
+        out, or (out, lse) if lse was given or asked for.
+    """
+    arrays, packed = arrays_of(acc, "acc"), PackedReduce()
+    rows = (acc.shape[0], acc.shape[2]) if len(acc.shape) == 4 else (0, 0)
+    outputs = {"out": out if out is not None else arrays.empty(acc, (*rows, VALUE_DIM), dtype or arrays.float32)}
+    if lse is not None or return_lse:
+        outputs["lse"] = lse if lse is not None else arrays.empty(acc, rows, arrays.float32)
+    for name, tensor in dict(acc=acc, m=m, l=l, attn_sink=attn_sink, **outputs).items():
+        if tensor is not None:
+            packed.bind(arrays, name, tensor)
+    _native.check(_native.lib.pasa_reduce(packed.address, arrays.stream(acc)))
+    return _result(outputs)
