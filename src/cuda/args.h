@@ -156,7 +156,7 @@ inline Args make_args(const Problem& problem, const Plan& plan, void* workspace)
     const auto page_tokens = static_cast<std::uint32_t>(shape.page_tokens);
     const std::int64_t entries = shape.ragged ? from.nnz : from.width;
     const std::int64_t record_bytes =
-        with_format(shape.format, problem.dim, []<typename Format>() -> std::int64_t { return Format::kRecordBytes; });
+        with_format(shape.format, problem.dim, [&]<typename Format>() -> std::int64_t { return Format::kRecordBytes; });
     const auto bits = reinterpret_cast<std::uintptr_t>(from.kv) | static_cast<std::uint64_t>(from.page_stride) |
                       (page_tokens > 1 ? static_cast<std::uint64_t>(record_bytes) : 0) | 16u;
     args.source[i] = {.kv = from.kv,
@@ -198,6 +198,10 @@ inline Args make_args(const Problem& problem, const Plan& plan, void* workspace)
   }
   return args;
 }
+
+// general.cu: partials or outputs of every part, on any GPU of sm_80 and newer. head_tile is 16 or 64.
+void launch_general(const Args& args, int head_tile, void* stream);
+int general_shared_bytes(int head_tile);
 
 // reduce.cu: merges partials into out, lse and max_logits, with the sink folded in once.
 struct MergeArgs {
