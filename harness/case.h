@@ -44,6 +44,7 @@ struct Case {
   pasa_problem problem{};  // struct_size is set by the makers below
   pasa_tensor expected_out{};  // optional, from a case file: F32 or BF16 [T, H, 512]
   pasa_tensor expected_lse{};  // F32 [T, H]
+  pasa_tensor set_aside[2]{};  // out, lse while the problem has partials
   std::vector<Memory> memory;
   std::vector<std::string> notes;  // what a user should know, e.g. a tensor that had to be copied
 
@@ -63,8 +64,10 @@ struct Outputs {
   bool strided = false;
 };
 void add_outputs(Case& c, const Outputs& outputs);
-// acc, m, l for a plan with that many splits (PASA_SKIP_REDUCE).
+// For a plan whose result is partial (PASA_SKIP_REDUCE): acc, m, l take the place of the other outputs; after the run,
+// reduce_partials() merges them into out and lse, which are then those of the problem again.
 void add_partials(Case& c, int splits);
+void reduce_partials(Case& c);
 // Every byte of every output, gaps between rows included, becomes 0xff (NaN in each output type): stale output cannot pass
 // for a result. `run` it before each kernel call.
 void poison_outputs(const Case& c);
@@ -73,11 +76,11 @@ bool gaps_untouched(const Case& c);
 
 // Sizes.
 std::size_t dtype_bytes(pasa_dtype dtype);
-std::string_view dtype_name(pasa_dtype dtype);
 std::int64_t element_count(const pasa_tensor& tensor);
 // From the first to one past the last addressed byte; 0 if the tensor is empty or absent.
 std::size_t span_bytes(const pasa_tensor& tensor);
-bool is_dense(const pasa_tensor& tensor);
+// The tensor's bytes in row-major order, as the fewest stretches without a gap.
+std::vector<std::span<std::byte>> contiguous_runs(const pasa_tensor& tensor);
 // A dense view of given memory.
 pasa_tensor dense_view(void* data, pasa_dtype dtype, std::span<const std::int64_t> shape);
 

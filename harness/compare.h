@@ -12,17 +12,18 @@
 
 namespace pasa {
 
-// An element passes if |got - want| <= atol + rtol * |want| (kBoth: aiter, vLLM), or if it is below either bound (kEither:
-// FlashMLA). NaN must meet NaN and an infinity the same infinity. A row without keys must be exactly +0.
+// An element passes if |got - want| <= atol + rtol * |want| + row * (RMS of want over its 512 components); `either` takes the
+// larger of the first two instead of their sum (FlashMLA). NaN must meet NaN and an infinity the same infinity. A row
+// without keys must be exactly +0.
 struct Bound {
-  double atol = 0, rtol = 0;
+  double atol = 0, rtol = 0, row = 0;
   bool either = false;
-  double limit(double want) const;
+  double limit(double want, double row_rms) const;
 };
 struct Tolerance {
   std::string_view name, why;
   Bound out, lse, max_logits;
-  double cosine = 0;  // 1 - cosine similarity of the whole output, or 0 for no such check
+  double cosine = 0;  // most that 1 - cosine similarity of the whole output may be; 0: not looked at
 };
 std::span<const Tolerance> tolerances();
 const Tolerance& find_tolerance(std::string_view name);
@@ -48,7 +49,7 @@ struct Deviation {
   double got = 0, want = 0, limit = 0;
   double worst_ratio = 0;  // error / limit there; infinite for a NaN or an infinity that should not be
   double max_abs = 0;      // largest |got - want|
-  double cosine = 0;       // out only: 1 - cosine similarity
+  double cosine = 0, cosine_limit = 0;  // 1 - cosine similarity and the most it may be (0: not looked at)
   std::string text() const;  // one line
 };
 struct Comparison {

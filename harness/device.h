@@ -55,7 +55,7 @@ class Placed {
   std::vector<std::shared_ptr<void>> buffers_;
 };
 
-// A plan with its workspace; partial outputs must have been added for PASA_SKIP_REDUCE. Throws Error.
+// A plan with its workspace. Throws Error.
 class Runner {
  public:
   Runner(const pasa_problem& problem, Device& device);
@@ -77,6 +77,10 @@ class Runner {
   std::shared_ptr<void> workspace_;
   std::size_t workspace_bytes_ = 0;
 };
+
+// If the problem's plan on that device leaves partials (PASA_SKIP_REDUCE), makes room for them: add_partials(). Call it
+// before Placed; afterwards reduce_partials() on the host gives the result.
+void prepare_partials(Case& c, const Device& device);
 
 // device_cuda.cpp or device_no_cuda.cpp.
 int cuda_device_count();

@@ -93,7 +93,7 @@ class CudaDevice : public Device {
     void* data = nullptr;
     if (const cudaError_t status = cudaMalloc(&data, std::max<std::size_t>(bytes, 1)); status != cudaSuccess) {
       cudaGetLastError();
-      throw Error(PASA_ERROR_MEMORY, concat("memory: ", bytes, " bytes on ", name(), ": ", cudaGetErrorString(status)));
+      throw Error(PASA_ERROR_MEMORY, concat(bytes, " bytes on ", name(), ": ", cudaGetErrorString(status)));
     }
     return {data, [](void* p) { cudaFree(p); }};
   }
@@ -163,7 +163,7 @@ class CudaDevice : public Device {
 int cuda_device_count() { return cuda::device_count(); }
 
 std::unique_ptr<Device> open_cuda(int index) {
-  require(PASA_ERROR_DEVICE, index >= 0 && index < cuda_device_count(), "device: there is no cuda:", index, " (",
+  require(PASA_ERROR_DEVICE, index >= 0 && index < cuda_device_count(), "there is no cuda:", index, " (",
           cuda_device_count(), " found)");
   return std::make_unique<CudaDevice>(index);
 }

@@ -32,7 +32,7 @@ struct Container {
 // Views into `file`, which must outlive them. Throws Error(PASA_ERROR_VALUE) with one line that says what is wrong where.
 Container parse_safetensors(std::span<const std::byte> file);
 
-// A tensor to write: `write` is handed a sink for its bytes in order, so that a strided pool needs no dense copy.
+// A tensor to write, as the stretches of memory that make it up: a strided pool needs no dense copy.
 struct TensorSource {
   std::string name, dtype;
   std::vector<std::int64_t> shape;

@@ -25,7 +25,7 @@ enum class BadIndex : std::uint8_t { kMinusOne, kAny };  // any: INT_MIN, -12345
 // finite codes under random scales, zero and negative ones included where the format has them.
 enum class Values : std::uint8_t { kNormal, kExponents, kCodes };
 // small: N(0, 0.1); mixed: N(0, 1) with a third of the heads -inf and a third +inf.
-enum class Sink : std::uint8_t { kNone, kSmall, kNormal, kMixed, kMinusInf, kPlusInf, kNan };
+enum class Sink : std::uint8_t { kNone, kSmall, kNormal, kMixed, kMinusInf, kPlusInf, kNotANumber };
 // Poison unselected slots and padding: all of them if the pool is small enough to touch it whole, else those beside the
 // selected ones; all; none (every slot holds data).
 enum class Poison : std::uint8_t { kAuto, kAll, kNone };
