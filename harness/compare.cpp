@@ -91,7 +91,8 @@ class Meter {
   double dot_ = 0, squares_ = 0;
 };
 
-double row_rms(const std::function<double(std::int64_t)>& element, std::int64_t width) {
+template <typename Element>
+double row_rms(const Element& element, std::int64_t width) {
   double squares = 0;
   for (std::int64_t d = 0; d < width; ++d) {
     const double x = element(d);

@@ -251,6 +251,11 @@ struct SourceMaker {
 
   std::uint64_t n() const { return static_cast<std::uint64_t>(slots); }
 
+  // A pool of moderate span is written whole; of a huge one only selected slots and their neighbours.
+  bool touches_whole_pool() const {
+    constexpr std::int64_t kModerate = std::int64_t{1} << 30;
+    return spec.poison != Poison::kAuto || slots / page * page_stride <= kModerate;
+  }
   void make_pool(Case& c, pasa_source& source) const;
   template <typename Format>
   void fill_pool(const pasa_source& source) const;
@@ -393,10 +398,8 @@ void SourceMaker::fill_pool(const pasa_source& source) const {
     }
   }
 
-  // A pool of moderate span is touched whole; of a huge one only selected slots and their neighbours.
-  constexpr std::int64_t kTouchWhole = std::int64_t{1} << 30;
   const std::int64_t pages = slots / page;
-  const bool whole = spec.poison == Poison::kAll || (spec.poison == Poison::kAuto && pages * page_stride <= kTouchWhole);
+  const bool whole = touches_whole_pool();
   const bool pad_pages = whole && spec.poison != Poison::kNone;
 #pragma omp parallel for schedule(dynamic, 16)
   for (std::int64_t b = 0; b < pages; ++b) {
@@ -432,8 +435,7 @@ void SourceMaker::make_pool(Case& c, pasa_source& source) const {
   const int dim = spec.resolved_dim();
   const std::int64_t pages = slots / page;
   with_format(s.format, dim, [&]<typename Format>() {
-    constexpr std::int64_t kMuchWider = 2;
-    const bool sparse = page_stride >= kMuchWider * page * Format::kTokenBytes;
+    const bool sparse = !touches_whole_pool();
     if (!info.bytes) {
       const pasa_dtype dtype = Format::kWord == Word16::kF16 ? PASA_F16 : PASA_BF16;
       source.kv = info.paged ? c.allocate(dtype, {pages, page, dim}, {page_stride / 2, dim, 1}, sparse)
@@ -445,7 +447,7 @@ void SourceMaker::make_pool(Case& c, pasa_source& source) const {
       const pasa_dtype dtype = Format::kFlavour == Fp8::kE4m3fnuz ? PASA_F8_E4M3FNUZ : PASA_F8_E4M3FN;
       source.kv = c.allocate(dtype, {slots, dim}, {page_stride, 1}, sparse);
       const std::int64_t row = Format::kScales + (spec.strided ? 1 : 0);
-      source.kv_scales = c.allocate(PASA_F32, {slots, Format::kScales}, {row, 1});
+      source.kv_scales = c.allocate(PASA_F32, {slots, Format::kScales}, {row, 1}, sparse);
     }
     fill_pool<Format>(source);
   });
