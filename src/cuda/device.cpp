@@ -74,7 +74,7 @@ std::string unavailable_on(int index, int capability) {
 void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
-  throw Error(PASA_ERROR_INTERNAL, concat("internal: ", call, ": ", cudaGetErrorString(status)));
+  throw Error(PASA_ERROR_INTERNAL, concat(call, ": ", cudaGetErrorString(status)));
 }
 
 DeviceScope::DeviceScope(int index) {

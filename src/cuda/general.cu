@@ -592,7 +592,7 @@ void launch(const Args& args, cudaStream_t stream) {
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
   const std::int64_t blocks = args.tokens * args.splits * ((args.heads + kHeadTile - 1) / kHeadTile);
-  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "overflow: q has ", args.tokens, " tokens, expected at most ",
+  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "q has ", args.tokens, " tokens, expected at most ",
           INT32_MAX, " blocks of work");
   attend<kHeadTile, kWords><<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(args);
   check(cudaGetLastError(), "attend");

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ MergeA
 void launch_merge(const MergeArgs& args, bool overlap, void* stream) {
   const std::int64_t blocks = args.tokens * args.heads;
   if (blocks == 0) return;
-  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "overflow: acc has ", args.tokens, " tokens, expected at most ",
+  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "acc has ", args.tokens, " tokens, expected at most ",
           INT32_MAX / args.heads);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
