@@ -19,8 +19,8 @@ from . import _native
 from ._case import load_case, save_case
 from ._native import Error, Status
 from ._native import version as __version__
-from ._problem import OUTPUTS, TENSORS, PackedProblem, PackedReduce
-from ._tensor import arrays_of, is_traced
+from ._problem import OUTPUTS, TENSORS, PackedProblem, PackedReduce, arguments
+from ._tensor import arrays_of, find_arrays
 
 if TYPE_CHECKING:
     import numpy
@@ -140,6 +140,7 @@ def attend(
     Raises:
         Error: an argument is refused. Its category says why, its text which.
     """
+    arrays = find_arrays(q, "q")
     options = dict(
         kv_format=kv_format,
         kv_indptr=kv_indptr,
@@ -161,19 +162,18 @@ def attend(
         kernel=kernel,
         threads=threads,
     )
-    if is_traced(q):
+    if arrays is None:
         from . import _torch
 
         return _torch.attend(q, kv, kv_indices, out, lse, max_logits, return_lse, options)
-    arrays, problem = arrays_of(q, "q"), _this_thread.problem
-    pointers = problem.fill(arrays, q, kv, kv_indices, **options)
+    problem = _this_thread.problem
+    addresses = problem.fill(arrays, *arguments(q, kv, kv_indices, **options))
     handle = _native.cached_plan(bytes(problem.bytes))
-    problem.set_pointers(pointers)
+    problem.set_addresses(addresses)
     outputs = _outputs(arrays, q, handle, out, lse, max_logits, return_lse)
-    for name, tensor in outputs.items():
-        problem.bind(arrays, name, tensor)
+    problem.bind(arrays, outputs)
     status = _run(arrays, problem, handle, q, workspace)
-    if status == Status.UNSUPPORTED:  # the plan did not know the addresses: one may suit the kernel it chose too badly
+    if status == Status.UNSUPPORTED:  # the cached plan knew no addresses: one may be too odd for the kernel it chose
         status = _run(arrays, problem, _native.PlanHandle(problem.address), q, workspace)
     if status:
         raise _native.last_error(status)
@@ -195,14 +195,17 @@ def _outputs(arrays, q, handle, out, lse, max_logits, return_lse) -> dict[str, A
         lse = arrays.empty(q, rows, arrays.float32)
     for name, tensor in (("out", out), ("lse", lse), ("max_logits", max_logits)):
         if tensor is not None:
+            arrays.require_writable(name, tensor)
             outputs[name] = tensor
     return outputs
 
 
 def _result(outputs: dict[str, Array]) -> Array | tuple | Partials:
+    if len(outputs) == 1:
+        return outputs["out"]
     if "acc" in outputs:
         return Partials(**outputs)
-    return outputs["out"] if len(outputs) == 1 else tuple(outputs.values())
+    return tuple(outputs[name] for name in OUTPUTS if name in outputs)
 
 
 def _run(arrays, problem: PackedProblem, handle: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
@@ -225,14 +228,12 @@ class Plan:
     """
 
     def __init__(self, q: Array, kv: Array, kv_indices: Array, outputs: dict, workspace: Array | None, options: dict):
-        self._arrays, self._problem = arrays_of(q, "q"), PackedProblem()
-        self._problem.set_pointers(self._problem.fill(self._arrays, q, kv, kv_indices, **options))
+        self._arrays, self._problem = arrays_of(q, "q"), _filled(q, kv, kv_indices, options)
         self._handle = _native.PlanHandle(self._problem.address)
         self._tensors = {"q": q, "kv": kv, "kv_indices": kv_indices}  # keeps them alive, as long as they are bound
         self._tensors.update((name, value) for name, value in options.items() if name in TENSORS)
-        self._outputs: dict[str, Array] = {}
-        for name, tensor in _outputs(self._arrays, q, self._handle, **outputs).items():
-            self._bind(name, tensor)
+        self._outputs = _outputs(self._arrays, q, self._handle, **outputs)
+        self._problem.bind(self._arrays, self._outputs)
         self._size = self._handle.workspace_bytes
         if workspace is not None:
             self._workspace, (self._scratch, self._size) = workspace, self._arrays.memory(q, workspace)
@@ -246,22 +247,30 @@ class Plan:
     workspace_bytes = property(lambda self: self._handle.workspace_bytes, doc="Size of a caller's workspace.")
     is_partial = property(lambda self: self._handle.is_partial, doc="Whether run() gives Partials.")
 
-    def _bind(self, name: str, tensor: Array | None) -> None:
-        if name not in TENSORS:
-            raise TypeError(f"run() has no tensor named {name!r}")
-        self._problem.bind(self._arrays, name, tensor)
-        kept = self._outputs if name in OUTPUTS else self._tensors
-        kept[name] = tensor
-
     def run(self, **tensors: Array | None) -> Array | tuple | Partials:
         """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
-        for name, tensor in tensors.items():
-            self._bind(name, tensor)
+        if tensors:
+            self._rebind(tensors)
         stream = self._arrays.stream(self._tensors["q"])
         status = _native.run(self._native_plan, self._address, self._scratch, self._size, stream)
         if status:
             raise _native.last_error(status)
         return _result(self._outputs)
+
+    def _rebind(self, tensors: dict[str, Array | None]) -> None:
+        for name in tensors.keys() & OUTPUTS.keys():
+            self._arrays.require_writable(name, tensors[name])
+        try:
+            self._problem.bind(self._arrays, tensors)
+        except KeyError as error:
+            raise TypeError(f"run() has no tensor named {error}") from None
+        for name, tensor in tensors.items():
+            kept = self._outputs if name in OUTPUTS else self._tensors
+            if tensor is None:
+                self._problem.unbind(name)
+                kept.pop(name, None)
+            else:
+                kept[name] = tensor
 
 
 def plan(
@@ -283,7 +292,7 @@ def plan(
 
 def _filled(q: Array, kv: Array, kv_indices: Array, options: dict) -> PackedProblem:
     problem = PackedProblem()
-    problem.set_pointers(problem.fill(arrays_of(q, "q"), q, kv, kv_indices, **options))
+    problem.set_addresses(problem.fill(arrays_of(q, "q"), *arguments(q, kv, kv_indices, **options)))
     return problem
 
 
@@ -358,8 +367,8 @@ def reduce(
     outputs = {"out": out if out is not None else arrays.empty(acc, (*rows, VALUE_DIM), dtype or arrays.float32)}
     if lse is not None or return_lse:
         outputs["lse"] = lse if lse is not None else arrays.empty(acc, rows, arrays.float32)
-    for name, tensor in dict(acc=acc, m=m, l=l, attn_sink=attn_sink, **outputs).items():
-        if tensor is not None:
-            packed.bind(arrays, name, tensor)
+    for name, tensor in outputs.items():
+        arrays.require_writable(name, tensor)
+    packed.bind(arrays, dict(acc=acc, m=m, l=l, attn_sink=attn_sink, **outputs))
     _native.check(_native.lib.pasa_reduce(packed.address, arrays.stream(acc)))
     return _result(outputs)

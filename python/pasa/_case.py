@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _native
 from ._native import Status, fail
-from ._problem import INPUTS, OUTPUTS, PackedProblem
+from ._problem import INPUTS, OUTPUTS, PackedProblem, arguments
 from ._tensor import arrays_of
 
 _FLAT = ("bf16", "f16", "fp8_e4m3fn", "fp8_e4m3fnuz")
@@ -63,8 +63,7 @@ def save_case(
         if indices is not None and indptr is not None and len(indices.shape) == len(indptr.shape) == 1 and len(indptr):
             lists[f"{prefix}_indices"] = indices[: max(int(indptr[-1]), 0)]
     packed = PackedProblem()
-    arguments = {**inputs, **lists, "kv_format": kv_format}
-    packed.set_pointers(packed.fill(arrays, q, kv, **arguments))
+    packed.set_addresses(packed.fill(arrays, *arguments(q, kv, kv_format=kv_format, **{**inputs, **lists})))
     _native.check(_native.lib.pasa_validate(packed.on_cpu(), None))
 
     metadata = {"kv_format": kv_format}

@@ -112,7 +112,7 @@ class Problem(ctypes.Structure):
         ("block_h", c_int32),
         ("flags", c_uint32),
         ("threads", c_int32),
-        ("kernel", c_char_p),
+        ("kernel", c_void_p),
     ]
 
 

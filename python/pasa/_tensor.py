@@ -1,8 +1,11 @@
 """NumPy arrays and torch tensors as pasa_tensor structs.
 
-The two frameworks differ in four things only: how a tensor is described, how a new one is made, where scratch memory
-comes from and which stream is current. One small class each says how; the rest of the package does not ask which it has.
-torch is looked at, never imported, until a torch tensor arrives.
+The two frameworks differ in few things: how a tensor is described, how a new one is made, where scratch memory comes from,
+which stream is current. One class each says how; the rest of the package does not ask which it has. torch is looked at,
+never imported, until a torch tensor arrives.
+
+Describing a tensor is the cost of an eager call, so `describe` is one loop over all tensors that assumes they are well;
+if one is not, `_refuse` finds out why.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import functools
 import struct
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,77 +22,91 @@ from ._native import Status, fail
 
 WORKSPACE_ALIGNMENT = 256
 
-# A pasa_tensor of each rank: data, dtype, rank, shape[4], stride[4], device, device_index.
+# A pasa_tensor of rank 0 to 4: data, dtype, rank, shape[4], stride[4], device, device_index.
 _PACK = [struct.Struct(f"=Qii{r}q{8 * (4 - r)}x{r}q{8 * (4 - r)}xii") for r in range(5)]
-assert all(pack.size == _native.ctypes.sizeof(_native.Tensor) for pack in _PACK)
+_PACK[0] = None  # to the library, rank 0 means absent
+
+_DTYPES = {  # NumPy's, ml_dtypes' and torch's name -> pasa_dtype
+    "bfloat16": _native.BF16,
+    "float16": _native.F16,
+    "float32": _native.F32,
+    "uint8": _native.U8,
+    "int8": _native.I8,
+    "float8_e4m3fn": _native.F8_E4M3FN,
+    "float8_e4m3fnuz": _native.F8_E4M3FNUZ,
+    "int32": _native.I32,
+    "int64": _native.I64,
+}
 
 
-def _pack(view, offset: int, name: str, dtype: int | None, element_type, shape, stride, device: int, index: int) -> None:
-    if dtype is None:
-        raise fail(Status.DTYPE, f"{name} is {element_type}, which no tensor of pasa may be")
-    if not 1 <= len(shape) <= 4:
-        raise fail(Status.RANK, f"{name} has rank {len(shape)}, expected 1 to 4")
-    _PACK[len(shape)].pack_into(view, offset, 0, dtype, len(shape), *shape, *stride, device, index)
+def _aligned(address: int) -> int:
+    return -(-address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
 
 
 class NumpyArrays:
-    """bfloat16 arrays are ml_dtypes.bfloat16 or plain uint16 bits; results come in the form of q."""
+    """Host memory. NumPy knows no bfloat16: it is ml_dtypes.bfloat16 or uint16 bits, and results have the form of q."""
 
-    dtypes = {
-        np.dtype(np.uint16): _native.BF16,
-        np.dtype(np.float16): _native.F16,
-        np.dtype(np.float32): _native.F32,
-        np.dtype(np.uint8): _native.U8,
-        np.dtype(np.int8): _native.I8,
-        np.dtype(np.int32): _native.I32,
-        np.dtype(np.int64): _native.I64,
-    }
-    by_name = {  # of the ml_dtypes package, which we need not import to recognise
-        "bfloat16": _native.BF16,
-        "float8_e4m3fn": _native.F8_E4M3FN,
-        "float8_e4m3fnuz": _native.F8_E4M3FNUZ,
-    }
     float32 = np.float32
 
-    def require(self, array: Any, name: str) -> None:
+    def describe(self, packed: bytearray, fields, arrays) -> list[tuple[int, int]]:
+        """Writes the struct of each array that is not None at its (name, offset); returns (word, address) of the data."""
+        addresses = []
+        for (name, offset), array in zip(fields, arrays):
+            if array is None:
+                continue
+            try:
+                shape, size = array.shape, array.itemsize
+                stride = [s // size for s in array.strides]
+                if any(s % size for s in array.strides):
+                    raise ValueError
+                code = self.dtype_code(array)
+                _PACK[len(shape)].pack_into(packed, offset, 0, code, len(shape), *shape, *stride, _native.CPU, 0)
+                addresses.append((offset >> 3, array.ctypes.data))
+            except Exception:
+                self._refuse(name, array)
+        return addresses
+
+    def _refuse(self, name: str, array: Any) -> NoReturn:
         if not isinstance(array, np.ndarray):
             raise fail(Status.DTYPE, f"{name} is {type(array).__name__}, expected a NumPy array as q")
+        if self.dtype_code(array) is None:
+            raise fail(Status.DTYPE, f"{name} is {array.dtype}, which no tensor of pasa may be")
+        if not 1 <= array.ndim <= 4:
+            raise fail(Status.RANK, f"{name} has rank {array.ndim}, expected 1 to 4")
+        raise fail(
+            Status.STRIDE, f"{name} has strides of {array.strides} bytes, expected multiples of {array.itemsize}"
+        )
 
-    def put(self, view, offset: int, name: str, array: np.ndarray) -> int:
-        self.require(array, name)
-        size = array.itemsize
-        if any(stride % size for stride in array.strides):
-            raise fail(Status.STRIDE, f"{name} has strides of {array.strides} bytes, expected multiples of {size}")
-        stride = [s // size for s in array.strides]
-        _pack(view, offset, name, self.dtype_code(array), array.dtype, array.shape, stride, _native.CPU, 0)
-        return array.ctypes.data
+    def dtype_code(self, array: np.ndarray) -> int | None:
+        if array.dtype == np.uint16:
+            return _native.BF16
+        return _DTYPES.get(array.dtype.name) if array.dtype.isnative else None
 
     def empty(self, like: np.ndarray, shape, dtype=None) -> np.ndarray:
         return np.empty(shape, dtype or like.dtype)
 
     def scratch(self, like: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-        """Memory and an aligned address in it with `size` bytes behind."""
+        """Memory, and the first aligned address in it, with `size` bytes behind."""
         memory = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
-        return memory, -(-memory.ctypes.data // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+        return memory, _aligned(memory.ctypes.data)
 
     def memory(self, like: np.ndarray, workspace: np.ndarray) -> tuple[int, int]:
         """Address and bytes of a caller's workspace."""
-        self.require(workspace, "workspace")
+        if not isinstance(workspace, np.ndarray):
+            self._refuse("workspace", workspace)
         if not (workspace.flags.c_contiguous and workspace.flags.writeable):
-            raise fail(Status.STRIDE, "workspace has gaps or is read-only, expected a contiguous array to write to")
+            raise fail(Status.STRIDE, "workspace has gaps or is read-only, expected contiguous memory to write to")
         return workspace.ctypes.data, workspace.nbytes
 
-    def stream(self, like: np.ndarray) -> None:
+    def stream(self, like: np.ndarray) -> int | None:
         return None
 
-    def is_writable(self, array: np.ndarray) -> bool:
-        return array.flags.writeable
+    def require_writable(self, name: str, array: np.ndarray) -> None:
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            raise fail(Status.COMBINATION, f"{name} is read-only, expected memory to write to")
 
     def host(self, array: np.ndarray) -> np.ndarray:
         return array
-
-    def dtype_code(self, array: np.ndarray) -> int | None:
-        return self.dtypes.get(array.dtype) or self.by_name.get(array.dtype.name)
 
     def raw(self, array: np.ndarray) -> np.ndarray:
         """All elements as bytes, row-major."""
@@ -100,95 +117,102 @@ class TorchTensors:
     """CPU and GPU tensors; work goes to the current stream of q's device."""
 
     def __init__(self, torch):
-        self.torch, self.Tensor = torch, torch.Tensor
-        self.float32 = torch.float32
+        self.torch, self.float32 = torch, torch.float32
+        self.plain = (torch.Tensor, torch.nn.Parameter)
         self.gpu = _native.HIP if getattr(torch.version, "hip", None) else _native.CUDA
-        names = {
-            "bfloat16": _native.BF16,
-            "float16": _native.F16,
-            "float32": _native.F32,
-            "uint8": _native.U8,
-            "int8": _native.I8,
-            "float8_e4m3fn": _native.F8_E4M3FN,
-            "float8_e4m3fnuz": _native.F8_E4M3FNUZ,
-            "int32": _native.I32,
-            "int64": _native.I64,
-        }
-        self.dtypes = {getattr(torch, name): code for name, code in names.items() if hasattr(torch, name)}
-        # The public torch.cuda.current_stream() builds a Python object: three times the cost of a whole launch.
+        self.dtypes = {getattr(torch, name): code for name, code in _DTYPES.items() if hasattr(torch, name)}
+        # The public torch.cuda.current_stream() builds a Python object: dearer than all the rest of a launch.
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda index: torch.cuda.current_stream(index).cuda_stream
         )
 
-    def require(self, tensor: Any, name: str) -> None:
-        if not isinstance(tensor, self.Tensor):
-            raise fail(Status.DTYPE, f"{name} is {type(tensor).__name__}, expected a torch tensor as q")
+    def describe(self, packed: bytearray, fields, tensors) -> list[tuple[int, int]]:
+        addresses = []
+        dtypes, gpu = self.dtypes, self.gpu
+        for (name, offset), tensor in zip(fields, tensors):
+            if tensor is None:
+                continue
+            try:
+                shape, index = tensor.shape, tensor.get_device()  # -1: in host memory
+                rank, device = len(shape), gpu if index >= 0 else _native.CPU
+                _PACK[rank].pack_into(
+                    packed, offset, 0, dtypes[tensor.dtype], rank, *shape, *tensor.stride(), device, index
+                )
+                addresses.append((offset >> 3, tensor.data_ptr()))
+            except Exception:
+                self._refuse(name, tensor)
+        return addresses
 
-    def put(self, view, offset: int, name: str, tensor) -> int:
-        if not isinstance(tensor, self.Tensor):
-            self.require(tensor, name)
-        if tensor.is_cuda:
-            device, index = self.gpu, tensor.get_device()
-        elif tensor.is_cpu:
-            device, index = _native.CPU, 0
-        else:
+    def _refuse(self, name: str, tensor: Any) -> NoReturn:
+        if not isinstance(tensor, self.torch.Tensor):
+            raise fail(Status.DTYPE, f"{name} is {type(tensor).__name__}, expected a torch tensor as q")
+        if not (tensor.is_cpu or tensor.is_cuda):
             raise fail(Status.DEVICE, f"{name} is on {tensor.device}, expected cpu or cuda")
-        dtype, shape = self.dtypes.get(tensor.dtype), tensor.shape
-        _pack(view, offset, name, dtype, tensor.dtype, shape, tensor.stride(), device, index)
-        return tensor.data_ptr()
+        if tensor.dtype not in self.dtypes:
+            raise fail(Status.DTYPE, f"{name} is {tensor.dtype}, which no tensor of pasa may be")
+        if not 1 <= tensor.dim() <= 4:
+            raise fail(Status.RANK, f"{name} has rank {tensor.dim()}, expected 1 to 4")
+        raise fail(Status.STRIDE, f"{name} is a {tensor.layout} tensor, expected a dense one")
+
+    def dtype_code(self, tensor) -> int | None:
+        return self.dtypes.get(tensor.dtype)
 
     def empty(self, like, shape, dtype=None):
         return self.torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
     def scratch(self, like, size: int) -> tuple[Any, int]:
-        # CUDA allocations are aligned already; the caching allocator keeps freed memory in this stream's order.
-        extra = 0 if like.is_cuda else WORKSPACE_ALIGNMENT
-        memory = self.torch.empty(size + extra, dtype=self.torch.uint8, device=like.device)
-        return memory, -(-memory.data_ptr() // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+        # GPU memory freed right after the launch is safe: the caching allocator reuses it in this stream's order.
+        memory = self.torch.empty(size + WORKSPACE_ALIGNMENT, dtype=self.torch.uint8, device=like.device)
+        return memory, _aligned(memory.data_ptr())
 
     def memory(self, like, workspace) -> tuple[int, int]:
-        self.require(workspace, "workspace")
+        if not isinstance(workspace, self.torch.Tensor):
+            self._refuse("workspace", workspace)
         if workspace.device != like.device:
             raise fail(Status.DEVICE, f"workspace is on {workspace.device}, expected {like.device} as q")
         if not workspace.is_contiguous():
-            raise fail(Status.STRIDE, "workspace has gaps, expected a contiguous tensor")
+            raise fail(Status.STRIDE, "workspace has gaps, expected contiguous memory")
         return workspace.data_ptr(), workspace.numel() * workspace.element_size()
 
     def stream(self, like) -> int | None:
         return self.raw_stream(like.get_device()) if like.is_cuda else None
 
-    def is_writable(self, tensor) -> bool:
-        return True
+    def require_writable(self, name: str, tensor) -> None:
+        pass  # torch has no read-only memory
 
     def host(self, tensor):
         return tensor.cpu()
-
-    def dtype_code(self, tensor) -> int | None:
-        return self.dtypes.get(tensor.dtype)
 
     def raw(self, tensor) -> np.ndarray:
         return tensor.detach().cpu().contiguous().reshape(-1).view(self.torch.uint8).numpy()
 
 
 _numpy = NumpyArrays()
+_torch_tensors = functools.lru_cache(maxsize=None)(TorchTensors)
 
 
-@functools.lru_cache(maxsize=None)
-def _torch_tensors(torch) -> TorchTensors:
-    return TorchTensors(torch)
-
-
-def arrays_of(tensor: Any, name: str) -> NumpyArrays | TorchTensors:
-    """The framework of a tensor."""
-    if isinstance(tensor, np.ndarray):
+def find_arrays(tensor: Any, name: str) -> NumpyArrays | TorchTensors | None:
+    """The framework of a tensor; None if torch traces the caller, so that the tensor has no memory yet."""
+    if type(tensor) is np.ndarray:
         return _numpy
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
-        return _torch_tensors(torch)
+        if torch.compiler.is_compiling():
+            return None
+        arrays = _torch_tensors(torch)
+        if type(tensor) not in arrays.plain:
+            return None
+        if not (tensor.is_cuda or tensor.is_cpu):
+            arrays._refuse(name, tensor)
+        return arrays
+    if isinstance(tensor, np.ndarray):
+        return _numpy
     raise fail(Status.DTYPE, f"{name} is {type(tensor).__name__}, expected a NumPy array or a torch tensor")
 
 
-def is_traced(tensor: Any) -> bool:
-    """Whether torch.compile is reading along, or the tensor has no memory (FakeTensor): then operators, not pointers."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.compiler.is_compiling()
+def arrays_of(tensor: Any, name: str) -> NumpyArrays | TorchTensors:
+    """The framework of a tensor that has memory."""
+    arrays = find_arrays(tensor, name)
+    if arrays is None:
+        raise fail(Status.UNSUPPORTED, f"{name} is traced by torch, expected a tensor with memory")
+    return arrays

@@ -1,0 +1,277 @@
+"""aiter's sparse attention calls, on every device and format: two sources, lists of any length, any number of heads.
+
+`pa_decode_sparse` and `pa_prefill_sparse` are the one operator with a format read off the tensors. `mla_gluon` is dense
+MLA decode: its block tables become index lists on the device, without waiting for it.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+
+from .. import attend
+from .._native import Status, fail
+from ._names import renamed
+
+__all__ = ["mla_gluon", "pa_decode_sparse", "pa_prefill_sparse"]
+
+
+def pa_decode_sparse(
+    q: torch.Tensor,
+    unified_kv: torch.Tensor,
+    kv_indices: torch.Tensor,
+    kv_indptr: torch.Tensor,
+    attn_sink: Optional[torch.Tensor],
+    softmax_scale: Optional[float],
+    kv_scales: Optional[torch.Tensor] = None,
+    block_h: Optional[int] = None,
+    kv_splits: Optional[int] = None,
+    has_invalid: Optional[bool] = True,
+    skip_reduce: Optional[bool] = False,
+    USE_EXP2: Optional[bool] = None,
+    *,
+    extra_cache: Optional[torch.Tensor] = None,
+    extra_indices: Optional[torch.Tensor] = None,
+    extra_indptr: Optional[torch.Tensor] = None,
+    extra_scales: Optional[torch.Tensor] = None,
+    out: Optional[torch.Tensor] = None,
+) -> Union[torch.Tensor, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Sparse paged decode.
+
+    Args:
+        q: bf16 or fp16 [T, H, 512] (576 with 656-byte records).
+        unified_kv: [slots, 512] of q's dtype, or fp8 or bytes with kv_scales (bytes are OCP e4m3); or [blocks, page, 584]
+            or [blocks, page, 656] bytes; or bf16 [blocks, page, 512].
+        kv_indices, kv_indptr: int32 [nnz] and [T+1]; an index outside the pool is skipped.
+        attn_sink: float32 [H] or None.
+        softmax_scale: None stands for D^-0.5.
+        kv_scales: float32 [slots, 8].
+        block_h, has_invalid: hints, no result depends on them. USE_EXP2 is ignored.
+        kv_splits: parts of each list, 1 to 256.
+        skip_reduce: return partials if there is more than one split.
+        extra_cache, extra_indices, extra_indptr, extra_scales: a second source, of any format with the same D.
+        out: where to write [T, H, 512].
+
+    Returns:
+        out; or (acc [T, S, H, 512], m [T, S, H], l [T, S, H]), float32, m in base 2.
+    """
+    names = {"kv": "unified_kv", "kv_format": "unified_kv", "splits": "kv_splits"}
+    with renamed({**names, "extra_kv": "extra_cache", "extra_kv_scales": "extra_scales"}):
+        return attend(
+            q,
+            unified_kv,
+            kv_indices,
+            kv_format=_format_of(unified_kv, "unified_kv", kv_scales),
+            kv_indptr=kv_indptr,
+            kv_scales=kv_scales,
+            attn_sink=attn_sink,
+            extra_kv=extra_cache,
+            extra_kv_format=None if extra_cache is None else _format_of(extra_cache, "extra_cache", extra_scales),
+            extra_indices=extra_indices,
+            extra_indptr=extra_indptr,
+            extra_kv_scales=extra_scales,
+            softmax_scale=softmax_scale,
+            out=out,
+            splits=kv_splits,
+            block_h=block_h,
+            no_invalid=not has_invalid,
+            skip_reduce=bool(skip_reduce),
+        )
+
+
+def pa_prefill_sparse(
+    q: torch.Tensor,
+    unified_kv: torch.Tensor,
+    kv_indices_prefix: torch.Tensor,
+    kv_indptr_prefix: torch.Tensor,
+    kv: Optional[torch.Tensor],
+    kv_indices_extend: Optional[torch.Tensor],
+    kv_indptr_extend: Optional[torch.Tensor],
+    attn_sink: Optional[torch.Tensor],
+    softmax_scale: Optional[float],
+    has_invalid: Optional[bool] = None,
+    *,
+    out: Optional[torch.Tensor] = None,
+) -> torch.Tensor:
+    """Sparse prefill over a pool and this step's own keys.
+
+    Args:
+        q: bf16 or fp16 [T, H, 512].
+        unified_kv: [slots, 512] of q's dtype.
+        kv_indices_prefix, kv_indptr_prefix: int32 [nnz] and [T+1], lists into unified_kv.
+        kv: [tokens, 512] of q's dtype, with kv_indices_extend and kv_indptr_extend; or all three None.
+        attn_sink: float32 [H] or None.
+        softmax_scale: None stands for D^-0.5.
+        has_invalid: a hint.
+        out: where to write [T, H, 512].
+    """
+    extend = {"kv": kv, "kv_indices_extend": kv_indices_extend, "kv_indptr_extend": kv_indptr_extend}
+    missing = [name for name, tensor in extend.items() if tensor is None]
+    if 0 < len(missing) < len(extend):
+        raise fail(Status.COMBINATION, f"{missing[0]} is None, expected all of {', '.join(extend)} or none")
+    names = {"kv": "unified_kv", "kv_indices": "kv_indices_prefix", "kv_indptr": "kv_indptr_prefix"}
+    names |= {"extra_kv": "kv", "extra_indices": "kv_indices_extend", "extra_indptr": "kv_indptr_extend"}
+    with renamed(names):
+        return attend(
+            q,
+            unified_kv,
+            kv_indices_prefix,
+            kv_format=_format_of(unified_kv, "unified_kv", None),
+            kv_indptr=kv_indptr_prefix,
+            attn_sink=attn_sink,
+            extra_kv=kv,
+            extra_kv_format=None if kv is None else _format_of(kv, "kv", None),
+            extra_indices=kv_indices_extend,
+            extra_indptr=kv_indptr_extend,
+            softmax_scale=softmax_scale,
+            out=out,
+            no_invalid=has_invalid is False,
+        )
+
+
+def mla_gluon(
+    q_nope: torch.Tensor,
+    q_pe: Optional[torch.Tensor],
+    kv_c: torch.Tensor,
+    o: torch.Tensor,
+    page_table: torch.Tensor,
+    seq_info: torch.Tensor,
+    sm_scale: float,
+    k_pe: Optional[torch.Tensor] = None,
+    kv_pe_offset: int = 512,
+    use_2d_view: bool = True,
+    kv_scale: float = 1.0,
+    min_kv_seq_len: int = 1,
+    return_lse: bool = False,
+    has_pe: bool = True,
+    attn_sink: Optional[torch.Tensor] = None,
+) -> tuple[torch.Tensor, Optional[torch.Tensor]]:
+    """MLA decode over a flat cache of one-token pages; with has_pe False, sparse prefill.
+
+    Args:
+        q_nope: bf16 or fp16 [batch, h, 512], or [batch, qlen, h, 512]: then query p of a sequence sees its first
+            length - qlen + p + 1 tokens.
+        q_pe: as q_nope, last dimension 64; ignored with has_pe False.
+        kv_c: [slots, 576] of q's dtype; [slots, 512] with has_pe False.
+        o: where to write, as q_nope.
+        page_table, seq_info: int32 [batch, max] and lengths [batch]; with use_2d_view False (and always with has_pe
+            False) one list [nnz] and its [batch + 1] prefix sum.
+        sm_scale, kv_scale: scores are scaled by both, values by kv_scale.
+        kv_pe_offset: 512. min_kv_seq_len is ignored.
+        return_lse: return float32 [batch(, qlen), h] too: natural, without the sink, -inf for an empty row.
+
+    Returns:
+        o, and lse or None.
+
+    Raises:
+        pasa.Error: "unsupported" for fp8 caches and for a separate k_pe, which no kernel reads yet.
+    """
+    _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset, has_pe)
+    if tuple(o.shape) != tuple(q_nope.shape):
+        raise fail(Status.SHAPE, f"o is {list(o.shape)}, expected {list(q_nope.shape)} as q_nope")
+    leading, heads = q_nope.shape[:-2], q_nope.shape[-2]
+    batch, q_len = leading[0], leading[1] if len(leading) == 2 else 1
+    rows = batch * q_len
+    q = torch.cat((q_nope, q_pe), dim=-1) if has_pe else q_nope
+    if use_2d_view and has_pe:
+        lists = _rows_of_table(page_table, seq_info, batch, q_len)
+    else:
+        lists = _rows_of_list(page_table, seq_info, batch, q_len)
+    direct = o.dim() == 3 or batch == 1 or q_len == 1 or o.stride(0) == q_len * o.stride(1)
+    names = {"q": "q_nope", "kv": "kv_c", "kv_format": "kv_c", "kv_indices": "page_table", "out": "o"}
+    with renamed({**names, "kv_indptr": "seq_info", "kv_lengths": "seq_info", "softmax_scale": "sm_scale"}):
+        out, lse = attend(
+            q.reshape(rows, heads, q.shape[-1]),
+            kv_c,
+            kv_format=_format_of(kv_c, "kv_c", None),
+            attn_sink=attn_sink,
+            softmax_scale=sm_scale * kv_scale,
+            out=o.view(rows, heads, o.shape[-1]) if direct else None,
+            return_lse=True,
+            **lists,
+        )
+    if not direct:
+        o.copy_(out.view(o.shape))
+    if kv_scale != 1.0:
+        o.mul_(kv_scale)
+    return o, lse.view(*leading, heads) if return_lse else None
+
+
+def _format_of(kv: torch.Tensor, name: str, scales: Optional[torch.Tensor]) -> str:
+    """The KV format that a tensor's rank, dtype and last dimension say it has."""
+    if not isinstance(kv, torch.Tensor):
+        raise fail(Status.DTYPE, f"{name} is {type(kv).__name__}, expected a torch tensor")
+    if kv.dim() >= 3 and kv.dtype == torch.bfloat16 and kv.shape[1] != 1:
+        return "packed_bf16"
+    if kv.dtype in (torch.bfloat16, torch.float16):
+        return "bf16" if kv.dtype == torch.bfloat16 else "f16"
+    if kv.dim() >= 3:
+        return "fp8_v32" if kv.shape[-1] == 656 else "fp8_ds_mla"
+    return "fp8_e4m3fnuz" if kv.dtype == torch.float8_e4m3fnuz else "fp8_e4m3fn"
+
+
+def _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset: int, has_pe: bool) -> None:
+    if q_nope.dim() not in (3, 4) or (q_nope.dim() == 4 and not has_pe):
+        raise fail(Status.RANK, f"q_nope has rank {q_nope.dim()}, expected 3, or 4 with has_pe")
+    if q_nope.shape[-1] != 512:
+        raise fail(Status.SHAPE, f"q_nope is {list(q_nope.shape)}, expected a last dimension of 512")
+    if kv_c.dtype not in (torch.bfloat16, torch.float16):
+        raise fail(Status.UNSUPPORTED, f"kv_c is {kv_c.dtype}, expected bf16 or fp16: no kernel reads plain fp8 rows")
+    if not has_pe:
+        return
+    if k_pe is not None:
+        raise fail(Status.UNSUPPORTED, "k_pe is given, expected None: no kernel reads keys from two tensors")
+    if kv_pe_offset != 512:
+        raise fail(Status.UNSUPPORTED, f"kv_pe_offset is {kv_pe_offset}, expected 512")
+    if q_pe is None or tuple(q_pe.shape) != (*q_nope.shape[:-1], 64):
+        found = None if q_pe is None else list(q_pe.shape)
+        raise fail(Status.SHAPE, f"q_pe is {found}, expected {[*q_nope.shape[:-1], 64]}")
+    if q_pe.dtype != q_nope.dtype:
+        raise fail(Status.DTYPE, f"q_pe is {q_pe.dtype}, expected {q_nope.dtype} as q_nope")
+
+
+def _causal_lengths(lengths: torch.Tensor, q_len: int) -> torch.Tensor:
+    """[batch] -> [batch * q_len]: what each query of a sequence sees."""
+    steps = torch.arange(1 - q_len, 1, dtype=lengths.dtype, device=lengths.device)
+    return (lengths[:, None] + steps).clamp_(min=0).view(-1)
+
+
+def _rows_of_table(table: torch.Tensor, lengths: torch.Tensor, batch: int, q_len: int) -> dict[str, torch.Tensor]:
+    _require_int32(page_table=table, seq_info=lengths)
+    if table.dim() != 2 or table.shape[0] != batch:
+        raise fail(Status.SHAPE, f"page_table is {list(table.shape)}, expected [{batch}, max]")
+    if tuple(lengths.shape) != (batch,):
+        raise fail(Status.SHAPE, f"seq_info is {list(lengths.shape)}, expected [{batch}]")
+    if q_len == 1:
+        return {"kv_indices": table, "kv_lengths": lengths}
+    return {
+        "kv_indices": table.repeat_interleave(q_len, dim=0, output_size=batch * q_len),
+        "kv_lengths": _causal_lengths(lengths, q_len),
+    }
+
+
+def _rows_of_list(indices: torch.Tensor, indptr: torch.Tensor, batch: int, q_len: int) -> dict[str, torch.Tensor]:
+    _require_int32(page_table=indices, seq_info=indptr)
+    if indices.dim() != 1:
+        raise fail(Status.RANK, f"page_table has rank {indices.dim()}, expected 1 without the 2-D view")
+    if tuple(indptr.shape) != (batch + 1,):
+        raise fail(Status.SHAPE, f"seq_info is {list(indptr.shape)}, expected [{batch + 1}]")
+    if q_len == 1:
+        return {"kv_indices": indices, "kv_indptr": indptr}
+    # One list per query: copies of a sequence's list, each cut to what the query sees. The copies fit in q_len times the
+    # list, so no length need be known on the host.
+    bounds = indptr.long().clamp(0, indices.shape[0])
+    lengths = _causal_lengths((bounds[1:] - bounds[:-1]).clamp_(min=0), q_len)
+    ends = lengths.cumsum(0)
+    place = torch.arange(q_len * indices.shape[0], device=indices.device)
+    row = torch.searchsorted(ends, place, right=True).clamp_(max=batch * q_len - 1)
+    source = place - (ends - lengths)[row] + bounds[row // q_len]
+    copies = indices[source.clamp_(0, indices.shape[0] - 1)] if indices.shape[0] else indices
+    return {"kv_indices": copies, "kv_indptr": torch.cat((ends.new_zeros(1), ends)).int()}
+
+
+def _require_int32(**tensors: torch.Tensor) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype != torch.int32:
+            raise fail(Status.DTYPE, f"{name} is {tensor.dtype}, expected torch.int32")
