@@ -21,7 +21,7 @@
 #include "harness/compare.h"
 #include "harness/data.h"
 #include "harness/device.h"
-#include "tests/cuda/reference.h"
+#include "harness/cuda_reference.h"
 
 namespace pasa {
 namespace {
@@ -70,7 +70,7 @@ class Gpu : public testing::Test {
     const std::int64_t tokens = placed.q.shape[0], heads = placed.q.shape[1], rows = tokens * heads;
     const auto count = static_cast<std::size_t>(rows);
     const auto out = room(count * 512 * sizeof(float)), lse = room(count * sizeof(float)), top = room(count * sizeof(float));
-    test::device_reference(placed, {static_cast<float*>(out.get()), static_cast<float*>(lse.get()),
+    device_reference(placed, {static_cast<float*>(out.get()), static_cast<float*>(lse.get()),
                                     static_cast<float*>(top.get())}, stream());
     Reference want{tokens, heads, std::vector<float>(count * 512), std::vector<float>(count), std::vector<float>(count)};
     gpu().download(want.out.data(), out.get(), count * 512 * sizeof(float));

@@ -1,16 +1,14 @@
 // One block per row and eight heads, a warp per head: the block dequantises a key into shared memory, each warp takes its
 // score and adds its value, all in double.
-#include "tests/cuda/reference.h"
+#include "harness/cuda_reference.h"
 
 #include <cuda_runtime.h>
 
 #include "core/problem.h"
 #include "cuda/device.h"
 
-namespace pasa::test {
+namespace pasa {
 namespace {
-
-using cuda::check;
 
 constexpr int kHeads = 8, kLanes = 32;
 
@@ -188,21 +186,21 @@ View view_of(const Problem& p) {
 }  // namespace
 
 void device_reference(const pasa_problem& problem, const DeviceReference& result, cudaStream_t stream) {
-  const Problem p = pasa::check(problem, Stage::kRun);
+  const Problem p = check(problem, Stage::kRun);
   if (p.tokens == 0) return;
   const dim3 grid(static_cast<unsigned>(p.tokens), static_cast<unsigned>((p.heads + kHeads - 1) / kHeads));
   attend<<<grid, kHeads * kLanes, 0, stream>>>(view_of(p), result);
-  check(cudaGetLastError(), "reference");
+  cuda::check(cudaGetLastError(), "reference");
 }
 
 void sum_errors(const pasa_problem& problem, const DeviceReference& want, ErrorSums* sums, cudaStream_t stream) {
-  const Problem p = pasa::check(problem, Stage::kRun);
-  check(cudaMemsetAsync(sums, 0, sizeof *sums, stream), "cudaMemsetAsync");
+  const Problem p = check(problem, Stage::kRun);
+  cuda::check(cudaMemsetAsync(sums, 0, sizeof *sums, stream), "cudaMemsetAsync");
   if (p.tokens == 0) return;
   add_errors<<<static_cast<unsigned>(p.tokens), 256, 0, stream>>>(view_of(p), p.out, p.out_stride[0], p.out_stride[1],
                                                                  want.lse ? p.lse : nullptr, p.lse_stride[0],
                                                                  p.lse_stride[1], want, sums);
-  check(cudaGetLastError(), "sum_errors");
+  cuda::check(cudaGetLastError(), "sum_errors");
 }
 
-}  // namespace pasa::test
+}  // namespace pasa

@@ -9,7 +9,7 @@
 
 #include "pasa/pasa.h"
 
-namespace pasa::test {
+namespace pasa {
 
 // Dense, on the device; lse and max_logits may be nullptr.
 struct DeviceReference {
@@ -30,4 +30,4 @@ struct ErrorSums {
 // `sums` is device memory, zeroed by the call.
 void sum_errors(const pasa_problem& problem, const DeviceReference& want, ErrorSums* sums, cudaStream_t stream);
 
-}  // namespace pasa::test
+}  // namespace pasa
