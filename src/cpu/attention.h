@@ -1,0 +1,320 @@
+// The fp32 kernel, written once: portable.cpp, avx2.cpp and avx512.cpp include it with their own flags and tile sizes.
+//
+//   load        a block's keys, dequantised to fp32 rows K [tokens, dim]; the value is the row's first 512 components
+//   scores      S^T [tokens, heads] = K Q^T     lanes are heads: Q is transposed once, keys are broadcast
+//   softmax     down the columns of S^T         a maximum, a sum and a factor are one vector each: nothing is horizontal
+//   accumulate  O [heads, 512] += P V           lanes are dims: V lies as it was loaded, weights are broadcast
+//
+// Both products keep a block of sums in registers and read everything else with stride one, so they run near the FMA
+// ceiling; docs/cpu.md has the budget. O is rescaled only when a maximum has grown by more than kSlack binary orders: up
+// to there the weights merely exceed 1, which fp32 does not mind.
+#pragma once
+
+#include "cpu/kernel.h"
+#include "cpu/vec.h"
+
+namespace pasa::cpu {
+namespace {
+
+constexpr int kBlock = 64;       // keys taken together: 128 KiB of fp32 rows, in L2
+constexpr int kMaxHeads = 128;   // of a part; more would push Q and O out of L2
+constexpr int kHeadTile = 4;     // heads x kDimVectors vectors of sums in accumulate
+constexpr int kKeyFloats = kMaxDim + 16;  // a row of K; the padding spreads rows over the sets of L1
+constexpr int kKeyRows = kBlock + 2 * kTokenTile;
+constexpr float kSlack = 8.0f;
+
+static_assert(kLanes % kHeadTile == 0 && kValueDim % (kLanes * kDimVectors) == 0);
+
+// ---- load
+
+// Codes of one scale, 64 at a time: shifted into a float's place and rebiased by an integer addition. A subnormal code
+// would need its leading bit found; instead it becomes 2^(1-bias) * (1 + m/8), and 2^(1-bias) is taken off again.
+template <Fp8 Flavour>
+inline F32 decode(const std::uint8_t* codes) {
+  constexpr std::uint32_t kBias = Flavour == Fp8::kE4m3fn ? 120 : 119;  // 127 - bias
+  const U32 word = (U32)widen_codes(codes);
+  const U32 magnitude = (word << 20) & 0x07f00000u, sign = word & 0x80000000u;
+  const I32 subnormal = magnitude < 0x00800000u;
+  const U32 rebias = splat(kBias << 23) + ((U32)subnormal & 0x00800000u);
+  const F32 surplus = (F32)((U32)subnormal & ((kBias + 1) << 23));
+  U32 bits = (U32)((F32)(magnitude + rebias) - surplus) | sign;
+  const U32 code = word & 0xffu;
+  const I32 nan = Flavour == Fp8::kE4m3fn ? (code & 0x7fu) == 0x7fu : code == 0x80u;
+  return (F32)(bits | ((U32)nan & 0x7fc00000u));
+}
+
+inline float row_scale(const std::uint8_t* bytes) {
+  float scale;
+  std::memcpy(&scale, bytes, sizeof scale);
+  return scale;
+}
+
+template <typename Format>
+void load_key(Row row, float* key) {
+  for (int tile = 0; tile < Format::kScales; ++tile) {
+    float scale = 1.0f;
+    if constexpr (Format::kScaling == Scaling::kSideFloat) scale = row_scale(row.scales + 4 * tile);
+    if constexpr (Format::kScaling == Scaling::kInlineFloat) scale = row_scale(row.record + Format::kNope + 4 * tile);
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+      const std::uint32_t byte = row.scales[tile], bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
+      std::memcpy(&scale, &bits, sizeof scale);
+    }
+    const int first = tile * Format::kScaleTile;
+#pragma GCC unroll 4
+    for (int d = first; d < first + Format::kScaleTile; d += kLanes) {
+      store(key + d, decode<Format::kFlavour>(row.record + d) * scale);
+    }
+  }
+#pragma GCC unroll 4
+  for (int d = Format::kNope; d < Format::kDim; d += kLanes) {
+    const auto words = load<U16>(row.record + Format::kRopeOffset + 2 * (d - Format::kNope));
+    store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32(words) : f16_to_f32(words));
+  }
+}
+
+// core/format.h's with_format() as a table: the only switch over formats in this object.
+using LoadKey = void (*)(Row, float*);
+LoadKey loader(pasa_kv_format format, int dim) {
+  switch (format) {
+    case PASA_KV_F16:
+      return dim == 512 ? load_key<F16<512>> : load_key<F16<576>>;
+    case PASA_KV_FP8_E4M3FN:
+      return load_key<UniformFp8<Fp8::kE4m3fn>>;
+    case PASA_KV_FP8_E4M3FNUZ:
+      return load_key<UniformFp8<Fp8::kE4m3fnuz>>;
+    case PASA_KV_FP8_DS_MLA:
+      return load_key<Fp8DsMla>;
+    case PASA_KV_FP8_V32:
+      return load_key<Fp8V32>;
+    default:
+      return dim == 512 ? load_key<Bf16<512>> : load_key<Bf16<576>>;
+  }
+}
+
+void scrub(float* key, int dim) {  // nan_to_zero
+  for (int d = 0; d < dim; d += kLanes) {
+    const F32 x = load<F32>(key + d);
+    store(key + d, x == x ? x : F32{});
+  }
+}
+
+void prefetch(Row row) {
+  for (int at = 0; at < 1152; at += 64) __builtin_prefetch(row.record + at);
+  if (row.scales) __builtin_prefetch(row.scales);
+}
+
+// ---- scratch
+
+// One thread's memory. Heads are padded to whole vectors; the padding's queries are zero.
+struct Scratch {
+  int dim, heads;  // heads: padded
+  Row* rows;       // [2][kBlock]
+  float* q;        // [dim, heads]
+  float* k;        // [kKeyRows, kKeyFloats]
+  float* s;        // [kKeyRows, heads]
+  float* o;        // [heads, 512]
+  float *ref, *top, *l, *scale;  // [heads]
+
+  // Lays the arrays out behind one another; with no memory it only adds up.
+  std::size_t place(std::byte* memory) {
+    std::size_t at = 0;
+    const auto take = [&]<typename T>(T*& array, int count) {
+      array = reinterpret_cast<T*>(memory + at);
+      at += (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    };
+    take(rows, 2 * kBlock);
+    take(q, dim * heads);
+    take(k, kKeyRows * kKeyFloats);
+    take(s, kKeyRows * heads);
+    take(o, heads * kValueDim);
+    for (float** array : {&ref, &top, &l, &scale}) take(*array, heads);
+    return at;
+  }
+};
+
+int padded(int heads) { return (heads + kLanes - 1) / kLanes * kLanes; }
+
+// ---- the four words
+
+void transpose_queries(const Problem& p, const Part& part, const Scratch& scratch) {
+  for (int h = 0; h < scratch.heads; ++h) {
+    const bool real = h < part.heads;
+    const std::uint16_t* q = p.q + part.row * p.q_stride[0] + (part.head + (real ? h : 0)) * p.q_stride[1];
+    for (int d = 0; d < p.dim; d += kLanes) {
+      const auto words = load<U16>(q + d);
+      const F32 x = p.word == Word16::kBf16 ? bf16_to_f32(words) : f16_to_f32(words);
+      float lanes[kLanes];
+      store(lanes, real ? x : F32{});
+      for (int i = 0; i < kLanes; ++i) scratch.q[(d + i) * scratch.heads + h] = lanes[i];
+    }
+  }
+}
+
+void load_keys(const Problem& p, const Row* rows, Keys keys, float* k) {
+  for (int s = 0; s < p.source_count; ++s) {
+    const LoadKey load_one = loader(p.source[s].format, p.dim);
+    for (int i = s == 0 ? 0 : keys.main; i < (s == 0 ? keys.main : keys.count); ++i) {
+      load_one(rows[i], k + i * kKeyFloats);
+      if (p.nan_to_zero) scrub(k + i * kKeyFloats, p.dim);
+    }
+  }
+}
+
+// S^T [Tokens, Vectors * kLanes] of a tile. q and s have `stride` floats a row.
+template <int Tokens, int Vectors>
+void score_tile(const float* k, const float* q, int dim, int stride, float* s) {
+  F32 sum[Tokens][Vectors] = {};
+  for (int d = 0; d < dim; ++d) {
+    F32 query[Vectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) query[v] = load<F32>(q + d * stride + v * kLanes);
+#pragma GCC unroll 16
+    for (int t = 0; t < Tokens; ++t) {
+      const F32 key = splat(k[t * kKeyFloats + d]);
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) sum[t][v] += key * query[v];
+    }
+  }
+#pragma GCC unroll 16
+  for (int t = 0; t < Tokens; ++t) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) store(s + t * stride + v * kLanes, sum[t][v]);
+  }
+}
+
+// Rows of K beyond `count` hold anything: their scores are computed with the tile's and never looked at.
+void scores(const Scratch& x, int count) {
+  int h = 0;
+  for (; h + 2 * kLanes <= x.heads; h += 2 * kLanes) {
+    for (int t = 0; t < count; t += kTokenTile) {
+      score_tile<kTokenTile, 2>(x.k + t * kKeyFloats, x.q + h, x.dim, x.heads, x.s + t * x.heads + h);
+    }
+  }
+  for (; h < x.heads; h += kLanes) {
+    for (int t = 0; t < count; t += 2 * kTokenTile) {
+      score_tile<2 * kTokenTile, 1>(x.k + t * kKeyFloats, x.q + h, x.dim, x.heads, x.s + t * x.heads + h);
+    }
+  }
+}
+
+// Weights relative to `ref` replace the scores. m = -inf (nothing seen, or scores of -inf only) must not meet itself in a
+// subtraction, so 0 stands in for it there.
+void softmax(const Scratch& x, int count, float scale_log2, bool first) {
+  const auto finite = [](F32 m) { return m == splat(-kInfinity) ? F32{} : m; };
+  for (int h = 0; h < x.heads; h += kLanes) {
+    F32 top = first ? splat(-kInfinity) : load<F32>(x.top + h);
+    for (int t = 0; t < count; ++t) top = max(load<F32>(x.s + t * x.heads + h) * scale_log2, top);
+    store(x.top + h, top);
+    F32 ref = first ? top : load<F32>(x.ref + h), sum = first ? F32{} : load<F32>(x.l + h);
+    if (any(top > ref + kSlack)) {
+      float shrink[kLanes];
+      const F32 factor = exp2(ref - finite(top));
+      store(shrink, factor);
+      ref = top;
+      sum *= factor;
+      for (int i = 0; i < kLanes; ++i) {
+        float* o = x.o + (h + i) * kValueDim;
+        for (int d = 0; d < kValueDim; d += kLanes) store(o + d, load<F32>(o + d) * shrink[i]);
+      }
+    }
+    store(x.ref + h, ref);
+    const F32 base = finite(ref);
+    for (int t = 0; t < count; ++t) {
+      float* s = x.s + t * x.heads + h;
+      const F32 weight = exp2(load<F32>(s) * scale_log2 - base);
+      sum += weight;
+      store(s, weight);
+    }
+    store(x.l + h, sum);
+  }
+}
+
+void accumulate(const Scratch& x, int heads, int count, bool first) {
+  for (int d = 0; d < kValueDim; d += kDimVectors * kLanes) {
+    for (int h = 0; h < heads; h += kHeadTile) {
+      F32 sum[kHeadTile][kDimVectors] = {};
+      float* o = x.o + h * kValueDim + d;
+      if (!first) {
+#pragma GCC unroll 4
+        for (int i = 0; i < kHeadTile; ++i) {
+#pragma GCC unroll 4
+          for (int v = 0; v < kDimVectors; ++v) sum[i][v] = load<F32>(o + i * kValueDim + v * kLanes);
+        }
+      }
+      for (int t = 0; t < count; ++t) {
+        F32 value[kDimVectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < kDimVectors; ++v) value[v] = load<F32>(x.k + t * kKeyFloats + d + v * kLanes);
+#pragma GCC unroll 4
+        for (int i = 0; i < kHeadTile; ++i) {
+          const F32 weight = splat(x.s[t * x.heads + h + i]);
+#pragma GCC unroll 4
+          for (int v = 0; v < kDimVectors; ++v) sum[i][v] += weight * value[v];
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kHeadTile; ++i) {
+#pragma GCC unroll 4
+        for (int v = 0; v < kDimVectors; ++v) store(o + i * kValueDim + v * kLanes, sum[i][v]);
+      }
+    }
+  }
+}
+
+// ---- the kernel
+
+void store_result(const Problem& p, const Part& part, const Scratch& x) {
+  for (int h = 0; h < part.heads; ++h) {
+    const float* o = x.o + h * kValueDim;
+    const float scale = x.scale[h];
+    std::uint16_t* out = part.acc ? nullptr : p.out + part.row * p.out_stride[0] + (part.head + h) * p.out_stride[1];
+    for (int d = 0; d < kValueDim; d += kLanes) {
+      const F32 value = scale == 0 ? F32{} : load<F32>(o + d) * scale;
+      if (part.acc) {
+        store(part.acc + h * kValueDim + d, value);
+      } else {
+        store(out + d, p.word == Word16::kBf16 ? f32_to_bf16(value) : f32_to_f16(value));
+      }
+    }
+  }
+}
+
+void attend(const Problem& p, const Part& part, std::byte* memory) {
+  Scratch x{.dim = p.dim, .heads = padded(part.heads)};
+  x.place(memory);
+  KeyList list(p, part);
+  Keys keys = list.next(x.rows, kBlock);
+  const bool empty = keys.count == 0;
+  if (empty) {
+    for (int h = 0; h < x.heads; h += kLanes) {
+      store(x.top + h, splat(-kInfinity));
+      store(x.ref + h, splat(-kInfinity));
+      store(x.l + h, F32{});
+    }
+  } else {
+    transpose_queries(p, part, x);
+  }
+  const int heads = (part.heads + kHeadTile - 1) / kHeadTile * kHeadTile;
+  Row *rows = x.rows, *ahead = x.rows + kBlock;
+  for (bool first = true; keys.count > 0; first = false) {
+    load_keys(p, rows, keys, x.k);
+    const Keys next = list.next(ahead, kBlock);
+    for (int i = 0; i < next.count; ++i) prefetch(ahead[i]);
+    scores(x, keys.count);
+    softmax(x, keys.count, p.scale_log2, first);
+    accumulate(x, heads, keys.count, first);
+    Row* const done = rows;
+    rows = ahead;
+    ahead = done;
+    keys = next;
+  }
+  finish_heads(p, part, x.ref, x.top, x.l, x.scale);
+  store_result(p, part, x);
+}
+
+std::size_t scratch_bytes(const Shape& shape) {
+  return Scratch{.dim = shape.dim, .heads = padded(shape.heads < kMaxHeads ? shape.heads : kMaxHeads)}.place(nullptr);
+}
+
+}  // namespace
+}  // namespace pasa::cpu
