@@ -38,7 +38,7 @@ struct Place {
 };
 inline std::ostream& operator<<(std::ostream& out, Place p) {
   constexpr std::string_view names[] = {"cpu", "cuda", "hip"};
-  out << (p.device <= PASA_HIP ? names[p.device] : "an unknown device");
+  out << (p.device >= PASA_CPU && p.device <= PASA_HIP ? names[p.device] : "an unknown device");
   if (p.device != PASA_CPU) out << ':' << p.index;
   return out;
 }
