@@ -97,7 +97,10 @@ Runner::Runner(const pasa_problem& problem, Device& device) : problem_(problem),
   check_status(pasa_plan_create(&problem, &plan_));
   workspace_bytes_ = pasa_plan_workspace_bytes(plan_);
   try {
-    if (workspace_bytes_) workspace_ = device.allocate(workspace_bytes_);
+    if (workspace_bytes_) {
+      workspace_ = device.allocate(workspace_bytes_);
+      device.fill(workspace_.get(), 0xff, workspace_bytes_);  // its contents must not matter
+    }
   } catch (...) {
     pasa_plan_destroy(plan_);
     throw;

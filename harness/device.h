@@ -14,6 +14,12 @@
 
 namespace pasa {
 
+// What the device can do at most, measured in the same process; 0: not known.
+struct Roofline {
+  double gflops = 0;  // on the unit that a kernel's arithmetic uses
+  double gbps = 0;    // gathering rows as large as the work's keys from a pool as large as what its rows name
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -32,6 +38,7 @@ class Device {
   virtual void synchronize() = 0;
   // Times body, which enqueues or does one call. On a GPU: events around the call, the host's own cost left out.
   virtual Samples time(const std::function<void()>& body, const Timing& timing) = 0;
+  virtual Roofline roofline(std::string_view /*kernel*/, const Work& /*work*/, int /*threads*/) { return {}; }
 };
 
 // "cpu", "cuda", "cuda:1", or "auto": the first GPU, else the host. Throws PASA_ERROR_DEVICE that says what there is.

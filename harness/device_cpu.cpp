@@ -2,10 +2,12 @@
 #include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 
+#include "bench/ceilings.h"
 #include "core/error.h"
 #include "harness/device.h"
 
@@ -51,6 +53,16 @@ class CpuDevice : public Device {
       return watch.seconds();
     };
     return measure(timing, once, [this] { evict(); });
+  }
+
+  Roofline roofline(std::string_view kernel, const Work& work, int threads) override {
+    const double gflops = bench::measure_ceilings(threads).for_kernel(kernel);
+    if (work.keys == 0) return {gflops, 0};
+    constexpr double kLine = 64, kLeast = 1 << 20, kMost = 1 << 30;
+    const double row = work.gathered_bytes / static_cast<double>(work.keys);
+    const double pool = std::clamp(row * static_cast<double>(work.distinct[0] + work.distinct[1]), kLeast, kMost);
+    return {gflops, bench::measure_gather_gbps(static_cast<int>(std::max(row, kLine)), static_cast<std::int64_t>(pool),
+                                               threads)};
   }
 
  private:

@@ -1,0 +1,604 @@
+// The command line: info | make | run | check | bench | explain.
+//
+// Everything it does goes through the C API, as a user's program would; the harness supplies problems, devices and
+// comparison. Exit status: 0 done, 1 `check` found a difference, 2 the input or the arguments are wrong (one line on stderr),
+// 3 the asked-for device or kernel is not there.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "core/error.h"
+#include "core/format.h"
+#include "harness/case_file.h"
+#include "harness/cases.h"
+#include "harness/compare.h"
+#include "harness/data.h"
+#include "harness/device.h"
+
+namespace pasa {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kDiffers = 1, kBadInput = 2, kNotThere = 3;
+
+int exit_code(pasa_status status) {
+  switch (status) {
+    case PASA_ERROR_DEVICE:
+    case PASA_ERROR_UNSUPPORTED:
+    case PASA_ERROR_MEMORY:
+    case PASA_ERROR_INTERNAL:
+      return kNotThere;
+    default:
+      return kBadInput;
+  }
+}
+
+// ---- words
+
+template <typename... Args>
+void print(fmt::format_string<Args...> format, Args&&... args) {
+  const std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// Three significant digits with the unit that suits: 12.3 us, 584 MiB.
+std::string with_unit(double value, double base, std::initializer_list<const char*> units) {
+  const auto* unit = units.begin();
+  while (value >= base * 0.9995 && unit + 1 != units.end()) value /= base, ++unit;
+  const int decimals = value >= 99.95 || value == 0 ? 0 : value >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f} {}", value, decimals, *unit);
+}
+std::string duration(double seconds) { return with_unit(seconds * 1e9, 1000, {"ns", "us", "ms", "s"}); }
+std::string size(double bytes) { return with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
+std::string percent(double fraction) { return fmt::format("{:.{}f} %", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
+
+// Columns as wide as their widest cell; all but the first `left` are aligned to the right.
+class Table {
+ public:
+  Table(std::vector<std::string> header, std::size_t left) : left_(left) { rows_.push_back(std::move(header)); }
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  void print_all() const {
+    std::vector<std::size_t> width(rows_[0].size());
+    for (const auto& row : rows_)
+      for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+    for (const auto& row : rows_) {
+      std::string line;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        line += i ? "  " : "";
+        line += i < left_ ? fmt::format("{:<{}}", row[i], width[i]) : fmt::format("{:>{}}", row[i], width[i]);
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      print("{}\n", line);
+    }
+  }
+
+ private:
+  std::size_t left_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// A line on a terminal that tells how far a long task is, and vanishes.
+class Progress {
+ public:
+  explicit Progress(std::string what) : what_(std::move(what)), shown_(isatty(STDERR_FILENO) != 0) {}
+  ~Progress() {
+    if (shown_ && last_ >= 0) std::fprintf(stderr, "\r\033[K");
+  }
+  void operator()(double fraction) {
+    const int now = static_cast<int>(100 * fraction);
+    if (!shown_ || now == last_) return;
+    std::fprintf(stderr, "\r%s %d %%", what_.c_str(), last_ = now);
+  }
+
+ private:
+  std::string what_;
+  bool shown_;
+  int last_ = -1;
+};
+
+// ---- problems and where they run
+
+struct Options {
+  std::vector<std::string> problems;
+  std::string output, device = "auto", tolerance;
+  std::vector<std::string> kernels;
+  int splits = 0, threads = 0;
+  std::uint64_t seed = 0;
+  bool json = false, expected = false, list = false, no_roofline = false;
+  Timing timing;
+};
+
+// The argument of make, run, check, bench, explain: a known name, a description, or a case file.
+bool is_description(const std::string& text) {
+  const std::string kind = text.substr(0, text.find(':'));
+  return kind == "decode" || kind == "prefill" ||
+         std::ranges::find(named_problems(), text, &NamedProblem::name) != named_problems().end();
+}
+
+Case load(const std::string& text, const Options& options) {
+  Case c;
+  if (is_description(text)) {
+    c = make_case(find_problem(text));
+    c.name = text;
+  } else {
+    c = open_case(text);
+    add_outputs(c, {});
+  }
+  if (options.splits) c.problem.kv_splits = options.splits;
+  c.problem.threads = options.threads;
+  return c;
+}
+
+// Without a device asked for, a forced kernel says which one.
+std::unique_ptr<Device> open_for(const Options& options, const std::string& kernel) {
+  std::string device = options.device;
+  if (device == "auto" && (kernel.starts_with("cpu") || kernel == "reference")) device = "cpu";
+  if (device == "auto" && kernel.starts_with("cuda")) device = "cuda";
+  return open_device(device);
+}
+
+// The problem as the device would see it, without data: enough for a plan and for a kernel's answer.
+pasa_problem without_data(pasa_problem problem, const Device& device) {
+  for (const auto& [name, tensor] : input_tensors(problem)) {
+    tensor->data = nullptr;
+    tensor->device = device.type();
+    tensor->device_index = device.index();
+  }
+  for (const auto& [name, tensor] : output_tensors(problem)) *tensor = {};
+  return problem;
+}
+
+// Malformed lists are an error here, where the data is at hand; skipped indices are not, but worth a word.
+std::int64_t validate(const Case& c) {
+  std::int64_t skipped = 0;
+  check_status(pasa_validate(&c.problem, &skipped));
+  return skipped;
+}
+
+void print_notes(const Case& c) {
+  for (const std::string& note : c.notes) std::fprintf(stderr, "pasa: note: %s\n", note.c_str());
+}
+
+std::string shape_text(const Case& c) {
+  const pasa_problem& p = c.problem;
+  const auto source = [](const pasa_source& s, const char* name) {
+    const std::string list = s.indptr.rank ? fmt::format("{} entries, ragged", s.indices.shape[0])
+                                           : fmt::format("{} entries a row", s.indices.shape[1]);
+    const std::string format(find_format(s.format)->name);
+    return fmt::format("{}: {}, {} slots ({}), {}", name, format, pool_slots(s),
+                       size(static_cast<double>(span_bytes(s.kv))), list);
+  };
+  std::string text = fmt::format("T {}, H {}, D {}, q {}\n  {}", c.tokens(), c.heads(), c.dim(),
+                                 p.q.dtype == PASA_F16 ? "f16" : "bf16", source(p.main, "main"));
+  if (p.extra.kv.rank) text += "\n  " + source(p.extra, "extra");
+  return text;
+}
+
+// ---- commands
+
+int info(const Options& options) {
+  Json json{{"version", pasa_version()}, {"devices", Json::array()}, {"kernels", Json::array()}};
+  for (const std::string& name : device_names()) {
+    json["devices"].push_back({{"name", name}, {"what", open_device(name)->description()}});
+  }
+  std::set<std::string> flags;
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    if (!line.starts_with("flags") && !line.starts_with("Features")) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;) flags.insert(word);
+    break;
+  }
+  json["cpu_features"] = Json::array();
+  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vbmi", "avx512_bf16", "amx_tile", "amx_bf16", "asimd"}) {
+    if (flags.contains(flag)) json["cpu_features"].push_back(flag);
+  }
+  for (int i = 0; i < pasa_kernel_count(); ++i) {
+    pasa_kernel_info kernel{sizeof kernel};
+    check_status(pasa_get_kernel_info(i, nullptr, &kernel));
+    json["kernels"].push_back({{"name", kernel.name},
+                               {"device", kernel.device},
+                               {"available", kernel.available != 0},
+                               {"reason", kernel.reason}});
+  }
+  if (options.json) {
+    print("{}\n", json.dump(2));
+    return 0;
+  }
+  print("pasa {}\n\ndevices\n", pasa_version());
+  for (const Json& device : json["devices"]) {
+    print("  {:<8} {}\n", device["name"].get<std::string>(), device["what"].get<std::string>());
+  }
+  std::string features;
+  for (const Json& flag : json["cpu_features"]) features += " " + flag.get<std::string>();
+  print("  features{}\n\nkernels, in order of preference\n", features);
+  for (const Json& kernel : json["kernels"]) {
+    const std::string reason = kernel["reason"];
+    print("  {:<14} {}\n", kernel["name"].get<std::string>(), kernel["available"] ? "yes" : "no: " + reason);
+  }
+  return 0;
+}
+
+int make(const Options& options, bool seed_given) {
+  CaseSpec spec = find_problem(options.problems[0]);
+  if (seed_given) spec.seed = options.seed;
+  Case c = make_case(spec);
+  check_status(pasa_validate(&c.problem, nullptr));
+  if (options.expected) {
+    Progress progress("reference");
+    const Reference reference = compute_reference(c.problem, 0, std::ref(progress));
+    c.expected_out = c.allocate(PASA_F32, {c.tokens(), c.heads(), kValueDim});
+    c.expected_lse = c.allocate(PASA_F32, {c.tokens(), c.heads()});
+    std::ranges::copy(reference.out, static_cast<float*>(c.expected_out.data));
+    std::ranges::copy(reference.lse, static_cast<float*>(c.expected_lse.data));
+  }
+  save_case(options.output, c);
+  if (options.json) {
+    print("{}\n", Json{{"problem", to_text(spec)}, {"file", options.output}}.dump(2));
+  } else {
+    print("{}: {}\n", options.output, shape_text(c));
+    if (std::error_code error; const auto bytes = std::filesystem::file_size(options.output, error)) {
+      if (!error) print("  {}\n", size(static_cast<double>(bytes)));
+    }
+  }
+  return 0;
+}
+
+// Runs the case once on fresh outputs; its outputs are on the host afterwards.
+struct Ran {
+  std::string kernel, summary;
+  double seconds;
+};
+Ran run_once(Case& c, Device& device, const std::string& kernel) {
+  c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
+  prepare_partials(c, device);
+  Placed placed(c, device);
+  Runner runner(placed.problem(), device);
+  placed.poison_outputs();
+  device.synchronize();
+  const Stopwatch watch;
+  runner.run();
+  device.synchronize();
+  const double seconds = watch.seconds();
+  placed.fetch_outputs();
+  if (c.problem.acc.rank) reduce_partials(c);
+  return {runner.kernel(), runner.summary(), seconds};
+}
+
+int run(const Options& options) {
+  Case c = load(options.problems[0], options);
+  const std::int64_t skipped = validate(c);
+  const std::string kernel = options.kernels.empty() ? "" : options.kernels[0];
+  const auto device = open_for(options, kernel);
+  if (!c.problem.lse.rank) add_outputs(c, {});
+  const Ran ran = run_once(c, *device, kernel);
+  save_result(options.output, c, device->name(), ran.kernel);
+  print_notes(c);
+  if (options.json) {
+    const Json json{{"case", c.name},          {"result", options.output},   {"device", device->name()},
+                    {"kernel", ran.kernel},    {"plan", ran.summary},        {"seconds", ran.seconds},
+                    {"skipped_indices", skipped}};
+    print("{}\n", json.dump(2));
+  } else {
+    print("{}: {} on {}, {} for one call (pasa bench times it properly)\n", options.output, ran.kernel, device->name(),
+          duration(ran.seconds));
+    if (skipped) print("  {} invalid indices were skipped\n", skipped);
+  }
+  return 0;
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json = Json::array();
+  for (const Deviation& part : comparison.parts) {
+    json.push_back({{"tensor", part.tensor},
+                    {"ok", part.ok},
+                    {"wrong", part.wrong},
+                    {"count", part.count},
+                    {"worst", {part.token, part.head, part.dim}},
+                    {"got", part.got},
+                    {"want", part.want},
+                    {"limit", part.limit},
+                    {"max_abs", part.max_abs},
+                    {"one_minus_cosine", part.cosine}});
+  }
+  return json;
+}
+
+int check(const Options& options) {
+  Json json = Json::array();
+  bool all_ok = true;
+  for (const std::string& problem : options.problems) {
+    Case c = load(problem, options);
+    validate(c);
+    const Tolerance& tolerance =
+        options.tolerance.empty() ? default_tolerance(c.problem) : find_tolerance(options.tolerance);
+    std::vector<std::string> kernels = options.kernels;
+    if (kernels.empty()) kernels.emplace_back();
+    Progress progress("reference for " + c.name);
+    const Reference want = compute_reference(c.problem, options.threads, std::ref(progress));
+    for (const std::string& kernel : kernels) {
+      const auto device = open_for(options, kernel);
+      const Ran ran = run_once(c, *device, kernel);
+      const auto report = [&](const char* against, const Comparison& comparison) {
+        all_ok &= comparison.ok();
+        json.push_back({{"case", c.name},
+                        {"kernel", ran.kernel},
+                        {"against", against},
+                        {"tolerance", tolerance.name},
+                        {"ok", comparison.ok()},
+                        {"tensors", to_json(comparison)}});
+        if (options.json) return;
+        print("{} {}: {} against {} at {}\n", comparison.ok() ? "ok    " : "DIFFER", c.name, ran.kernel, against,
+              tolerance.name);
+        for (const Deviation& part : comparison.parts) print("         {}\n", part.text());
+      };
+      report("the float64 reference", compare(c.problem, want, tolerance));
+      if (c.expected_out.rank || c.expected_lse.rank) {
+        report("what the file expects", compare_expected(c.problem, c.expected_out, c.expected_lse, tolerance));
+      }
+    }
+    print_notes(c);
+  }
+  if (options.json) print("{}\n", json.dump(2));
+  return all_ok ? 0 : kDiffers;
+}
+
+// The names of the kernels that serve the problem on the device.
+std::vector<std::string> accepting_kernels(const Case& c, const Device& device) {
+  std::vector<std::string> names;
+  pasa_problem problem = without_data(c.problem, device);
+  for (int i = 0; i < pasa_kernel_count(); ++i) {
+    pasa_kernel_info kernel{sizeof kernel};
+    check_status(pasa_get_kernel_info(i, &problem, &kernel));
+    if (kernel.available && kernel.accepts) names.emplace_back(kernel.name);
+  }
+  return names;
+}
+
+Json bench_one(Case& c, const Work& work, const Options& options, const std::string& kernel) {
+  const auto device = open_for(options, kernel);
+  c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
+  prepare_partials(c, *device);
+  Placed placed(c, *device);
+  Runner runner(placed.problem(), *device);
+  placed.poison_outputs();
+  const Samples samples = device->time([&] { runner.run(); }, options.timing);
+  if (c.problem.acc.rank) std::swap(c.problem.out, c.set_aside[0]), std::swap(c.problem.lse, c.set_aside[1]);
+  c.problem.acc = c.problem.m = c.problem.l = {};
+  const double median = samples.median();
+  Json json{{"problem", c.name},
+            {"device", device->name()},
+            {"kernel", runner.kernel()},
+            {"splits", runner.splits()},
+            {"workspace_bytes", runner.workspace_bytes()},
+            {"repetitions", samples.seconds.size()},
+            {"median_s", median},
+            {"best_s", samples.best()},
+            {"spread", samples.spread()},
+            {"keys", work.keys},
+            {"bytes", work.bytes},
+            {"flops", work.flops},
+            {"gbytes_per_s", work.bytes / median * 1e-9},
+            {"gflops_per_s", work.flops / median * 1e-9}};
+  if (options.no_roofline) return json;
+  const Roofline roofline = device->roofline(runner.kernel(), work, options.threads);
+  if (roofline.gflops <= 0 || roofline.gbps <= 0) return json;
+  const double arithmetic = work.flops / roofline.gflops * 1e-9, memory = work.gathered_bytes / roofline.gbps * 1e-9;
+  json["roofline"] = {{"gflops_per_s", roofline.gflops},
+                      {"gather_gbytes_per_s", roofline.gbps},
+                      {"bound", memory > arithmetic ? "memory" : "arithmetic"},
+                      {"fraction", std::max(arithmetic, memory) / median}};
+  return json;
+}
+
+int bench(const Options& options) {
+  if (options.list) {
+    Table table({"name", "what", "problem"}, 3);
+    for (const NamedProblem& named : named_problems()) {
+      table.add({std::string(named.name), std::string(named.what), std::string(named.text)});
+    }
+    table.print_all();
+    return 0;
+  }
+  std::vector<std::string> problems = options.problems;
+  if (problems.empty()) problems = {"dsv4-c4a-1k", "dsv4-c4a-8k", "dsv4-c128a-1k", "dsv4-c128a-8k"};
+  Json json = Json::array();
+  Progress progress("benchmark");
+  for (std::size_t i = 0; i < problems.size(); ++i) {
+    progress(static_cast<double>(i) / static_cast<double>(problems.size()));
+    Case c = load(problems[i], options);
+    validate(c);
+    const Work work = count_work(c.problem);
+    std::vector<std::string> kernels = options.kernels;
+    if (kernels.empty()) kernels.emplace_back();
+    if (kernels == std::vector<std::string>{"all"}) kernels = accepting_kernels(c, *open_device(options.device));
+    for (const std::string& kernel : kernels) json.push_back(bench_one(c, work, options, kernel));
+    print_notes(c);
+  }
+  if (options.json) {
+    print("{}\n", json.dump(2));
+    return 0;
+  }
+  Table table({"problem", "kernel", "splits", "median", "spread", "gathered+rows", "GB/s", "GFLOP/s", "of roofline"}, 2);
+  for (const Json& row : json) {
+    std::string fraction = "-";
+    if (row.contains("roofline")) {
+      const std::string bound = row["roofline"]["bound"];
+      fraction = fmt::format("{} {}", percent(row["roofline"]["fraction"]), bound == "memory" ? "mem" : "fp");
+    }
+    table.add({row["problem"].get<std::string>(), row["kernel"].get<std::string>(), std::to_string(row["splits"].get<int>()), duration(row["median_s"]),
+               percent(row["spread"]), size(row["bytes"]), fmt::format("{:.1f}", row["gbytes_per_s"].get<double>()),
+               fmt::format("{:.0f}", row["gflops_per_s"].get<double>()), fraction});
+  }
+  table.print_all();
+  print("\nspread: interquartile range over median. of roofline: the least time that this machine's measured gather rate\n"
+        "(mem) or peak of the kernel's arithmetic unit (fp) would allow, over the median.\n");
+  return 0;
+}
+
+int explain(const Options& options) {
+  Json json = Json::array();
+  for (const std::string& text : options.problems) {
+    Case c = load(text, options);
+    const std::int64_t skipped = validate(c);
+    const std::string kernel = options.kernels.empty() ? "" : options.kernels[0];
+    const auto device = open_for(options, kernel);
+    pasa_problem problem = without_data(c.problem, *device);
+    Json entry{{"problem", c.name}, {"device", device->name()}, {"kernels", Json::array()}};
+    for (int i = 0; i < pasa_kernel_count(); ++i) {
+      pasa_kernel_info answer{sizeof answer};
+      check_status(pasa_get_kernel_info(i, &problem, &answer));
+      entry["kernels"].push_back(
+          {{"name", answer.name}, {"accepts", answer.available && answer.accepts}, {"reason", answer.reason}});
+    }
+    problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
+    const Runner runner(problem, *device);
+    const Work work = count_work(c.problem);
+    entry["kernel"] = runner.kernel();
+    entry["plan"] = runner.summary();
+    entry["splits"] = runner.splits();
+    entry["workspace_bytes"] = runner.workspace_bytes();
+    entry["keys"] = work.keys;
+    entry["skipped_indices"] = skipped;
+    entry["flops"] = work.flops;
+    entry["bytes"] = work.bytes;
+    json.push_back(entry);
+    if (options.json) continue;
+    print("{}\n  {}\n  {} valid keys, {} skipped; {:.3g} GFLOP, {} to read and write\n\n", c.name, shape_text(c), work.keys,
+          skipped, work.flops * 1e-9, size(work.bytes));
+    print("{} on {} ({})\n  {}\n  splits {}, workspace {}\n\nkernels, in order of preference\n", runner.kernel(),
+          device->name(), device->description(), runner.summary(), runner.splits(),
+          size(static_cast<double>(runner.workspace_bytes())));
+    for (const Json& answer : entry["kernels"]) {
+      const std::string name = answer["name"], reason = answer["reason"];
+      print("  {:<14} {}\n", name, name == runner.kernel() ? "chosen" : answer["accepts"] ? "can too" : "no: " + reason);
+    }
+  }
+  if (options.json) print("{}\n", json.dump(2));
+  return 0;
+}
+
+int main_checked(int argc, char** argv) {
+  CLI::App app("pasa: paged sparse attention for MLA caches", "pasa");
+  app.set_version_flag("--version", std::string(pasa_version()));
+  app.require_subcommand(1);
+  app.footer(
+      "Examples\n"
+      "  pasa make \"decode:T=64,H=128,fmt=fp8_ds_mla,len=128+1024\" -o case.safetensors\n"
+      "  pasa run case.safetensors -o result.safetensors --device cpu\n"
+      "  pasa check case.safetensors\n"
+      "  pasa bench dsv4-c4a-8k case.safetensors --kernel all\n"
+      "  pasa explain case.safetensors\n"
+      "Exit status: 0 done, 1 check found a difference, 2 wrong input or arguments, 3 no such device or kernel.");
+  Options options;
+  const auto problems = [&](CLI::App* command, const char* what, bool many, bool needed) {
+    CLI::Option* option = command->add_option("problem", options.problems, what)->expected(1, many ? 1 << 20 : 1);
+    if (needed) option->required();
+  };
+  const auto json = [&](CLI::App* command) { command->add_flag("--json", options.json, "print JSON"); };
+  const auto where = [&](CLI::App* command, bool many) {
+    command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+    command
+        ->add_option("--kernel", options.kernels,
+                     many ? "force kernels, e.g. cpu:avx2; several are taken in turn" : "force a kernel, e.g. cpu:avx2")
+        ->expected(1, many ? 64 : 1);
+    command->add_option("--splits", options.splits, "parts of each list, 1..256 [the kernel chooses]");
+    command->add_option("--threads", options.threads, "CPU threads [all]")->check(CLI::Range(1, 4096));
+  };
+  constexpr const char* kCase = "a case file, a name (pasa bench --list) or a description (pasa make --help)";
+
+  CLI::App* info_command = app.add_subcommand("info", "devices, kernels and CPU features of this machine");
+  json(info_command);
+
+  CLI::App* make_command = app.add_subcommand("make", "write a named or described problem as a case file");
+  problems(make_command, "a name or a description, e.g. \"decode:T=64,H=128,fmt=fp8_ds_mla,len=128+1024\"", false, true);
+  make_command->add_option("-o,--output", options.output, "the case file")->required();
+  CLI::Option* seed = make_command->add_option("--seed", options.seed, "of the generator [the description's, or 0]");
+  make_command->add_flag("--expected", options.expected, "store the float64 reference's out and lse in the file");
+  json(make_command);
+  make_command->footer(text_help());
+
+  CLI::App* run_command = app.add_subcommand("run", "solve a case and write the result file");
+  problems(run_command, kCase, false, true);
+  run_command->add_option("-o,--output", options.output, "the result file: out and lse")->required();
+  where(run_command, false);
+  json(run_command);
+  run_command->footer("Example\n  pasa run case.safetensors -o result.safetensors --kernel cpu:avx2 --splits 4");
+
+  CLI::App* check_command = app.add_subcommand("check", "compare with the float64 reference, and with expected_* of the file");
+  problems(check_command, kCase, true, true);
+  where(check_command, true);
+  std::string tolerance_names = "one of";
+  for (const Tolerance& tolerance : tolerances()) tolerance_names += " " + std::string(tolerance.name);
+  check_command->add_option("--tolerance", options.tolerance, tolerance_names + " [by the formats]");
+  json(check_command);
+  check_command->footer("Example\n  pasa check case.safetensors --kernel cpu:avx2 cpu:portable");
+
+  CLI::App* bench_command = app.add_subcommand("bench", "time problems: median, GB/s, GFLOP/s, fraction of the roofline");
+  problems(bench_command, kCase, true, false);
+  bench_command->add_option("--case", options.problems, "the same as an option");
+  where(bench_command, true);
+  bench_command->add_option("--warmup", options.timing.warmup, "calls before the clock starts")->capture_default_str()->check(CLI::Range(0, 1 << 20));
+  bench_command->add_option("--reps", options.timing.reps, "repetitions [as many as fit in --seconds, 5 to 1000]")->check(CLI::Range(1, 1 << 20));
+  bench_command->add_option("--seconds", options.timing.seconds, "time for a measurement")->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+  bench_command->add_flag("--cold", options.timing.cold, "evict the caches before each call");
+  bench_command->add_flag("--no-roofline", options.no_roofline, "do not measure the machine's ceilings");
+  bench_command->add_flag("--list", options.list, "print the named problems");
+  json(bench_command);
+  bench_command->footer("Examples\n  pasa bench\n  pasa bench dsv4-c4a-8k \"decode:T=1,H=16,len=128+8\" --kernel all --threads 1\n"
+                        "--kernel all times every kernel that serves the problem on the device.");
+
+  CLI::App* explain_command = app.add_subcommand("explain", "which kernel serves a problem, and why the others do not");
+  problems(explain_command, kCase, true, true);
+  where(explain_command, false);
+  json(explain_command);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::fprintf(stderr, "pasa: %s (pasa --help shows how)\n", error.what());
+    return kBadInput;
+  }
+  // -1 would otherwise read as "choose".
+  for (CLI::App* command : {run_command, check_command, bench_command, explain_command}) {
+    if (command->parsed() && command->count("--splits") && options.splits < 1) {
+      throw Error(PASA_ERROR_RANGE, concat("--splits is ", options.splits, ", expected 1..256"));
+    }
+  }
+  if (info_command->parsed()) return info(options);
+  if (make_command->parsed()) return make(options, seed->count() > 0);
+  if (run_command->parsed()) return run(options);
+  if (check_command->parsed()) return check(options);
+  if (bench_command->parsed()) return bench(options);
+  return explain(options);
+}
+
+}  // namespace
+}  // namespace pasa
+
+int main(int argc, char** argv) {
+  try {
+    return pasa::main_checked(argc, argv);
+  } catch (const pasa::Error& error) {
+    std::fprintf(stderr, "pasa: %s: %s\n", pasa_status_name(error.status), error.what());
+    return pasa::exit_code(error.status);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "pasa: %s\n", error.what());
+    return pasa::kBadInput;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "pasa: memory: out of memory\n");
+    return pasa::kNotThere;
+  }
+}
