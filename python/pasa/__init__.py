@@ -238,7 +238,7 @@ class Plan:
         if workspace is not None:
             self._workspace, (self._scratch, self._size) = workspace, self._arrays.memory(q, workspace)
         else:
-            self._workspace, self._scratch = self._arrays.scratch(q, self._size) if self._size else (None, None)
+            self._workspace, self._scratch = self._arrays.scratch(q, self._size, keep=True) if self._size else (None, None)
         self._address, self._native_plan = self._problem.address, self._handle.handle
 
     kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
@@ -296,19 +296,16 @@ def _filled(q: Array, kv: Array, kv_indices: Array, options: dict) -> PackedProb
     return problem
 
 
-def kernels(*problem: Array, **options: Any) -> list[Kernel]:
-    """The kernels of this library in order of preference: all of them, or what each says to a problem.
-
-    Args:
-        problem, options: nothing, or the inputs of `attend`.
-    """
-    packed = _filled(*problem, options=options) if problem else None
+def kernels(
+    q: Array | None = None, kv: Array | None = None, kv_indices: Array | None = None, **options: Any
+) -> list[Kernel]:
+    """The kernels of this library in order of preference: all of them, or what each says to the inputs of `attend`."""
+    packed = None if q is None else _filled(q, kv, kv_indices, options)
     found = []
     for index in range(_native.lib.pasa_kernel_count()):
         info = _native.KernelInfo(struct_size=ctypes.sizeof(_native.KernelInfo))
         _native.check(_native.lib.pasa_get_kernel_info(index, packed and packed.address, info))
-        texts = (text.decode(errors="replace") for text in (info.name, info.device, info.reason))
-        name, device, reason = texts
+        name, device, reason = (text.decode(errors="replace") for text in (info.name, info.device, info.reason))
         found.append(Kernel(name, device, bool(info.available), bool(info.accepts), reason))
     return found
 

@@ -108,10 +108,13 @@ def load_case(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.nda
     Raises:
         Error: "value", the file is not a case file.
     """
+    size = os.path.getsize(path)
+    if size < 8:
+        raise fail(Status.VALUE, f"{path} is {size} bytes, expected a case file")
     data = np.memmap(path, np.uint8, "r")
-    length = int(data[:8].view("<u8")[0]) if data.size >= 8 else data.size
-    if length > data.size - 8:
-        raise fail(Status.VALUE, f"{path} has a header of {length} bytes, expected at most {data.size - 8}")
+    length = int(data[:8].view("<u8")[0])
+    if length > size - 8:
+        raise fail(Status.VALUE, f"{path} has a header of {length} bytes, expected at most {size - 8}")
     try:
         header = json.loads(bytes(data[8 : 8 + length]))
         metadata = header.pop("__metadata__")

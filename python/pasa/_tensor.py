@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import struct
 import sys
+import threading
 from typing import Any, NoReturn
 
 import numpy as np
@@ -41,6 +42,26 @@ _DTYPES = {  # NumPy's, ml_dtypes' and torch's name -> pasa_dtype
 
 def _aligned(address: int) -> int:
     return -(-address // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+
+
+def _new_scratch(size: int) -> tuple[np.ndarray, int]:
+    memory = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
+    return memory, _aligned(memory.ctypes.data)
+
+
+class _ThisThread(threading.local):
+    """Host scratch memory that grows with need: work in host memory is done when the call returns."""
+
+    def __init__(self):
+        self.size, self.memory = -1, None
+
+    def scratch(self, size: int) -> tuple[np.ndarray, int]:
+        if size > self.size:
+            self.size, self.memory = size, _new_scratch(size)
+        return self.memory
+
+
+_this_thread = _ThisThread()
 
 
 class NumpyArrays:
@@ -85,10 +106,9 @@ class NumpyArrays:
     def empty(self, like: np.ndarray, shape, dtype=None) -> np.ndarray:
         return np.empty(shape, dtype or like.dtype)
 
-    def scratch(self, like: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-        """Memory, and the first aligned address in it, with `size` bytes behind."""
-        memory = np.empty(size + WORKSPACE_ALIGNMENT, np.uint8)
-        return memory, _aligned(memory.ctypes.data)
+    def scratch(self, like: np.ndarray, size: int, keep: bool = False) -> tuple[np.ndarray, int]:
+        """Memory and an aligned address in it with `size` bytes behind; not to be kept, it is only for the next call."""
+        return _new_scratch(size) if keep else _this_thread.scratch(size)
 
     def memory(self, like: np.ndarray, workspace: np.ndarray) -> tuple[int, int]:
         """Address and bytes of a caller's workspace."""
@@ -160,8 +180,10 @@ class TorchTensors:
     def empty(self, like, shape, dtype=None):
         return self.torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
-    def scratch(self, like, size: int) -> tuple[Any, int]:
-        # GPU memory freed right after the launch is safe: the caching allocator reuses it in this stream's order.
+    def scratch(self, like, size: int, keep: bool = False) -> tuple[Any, int]:
+        if like.is_cpu:
+            return _new_scratch(size) if keep else _this_thread.scratch(size)
+        # Freed right after the launch it is still safe: the caching allocator reuses it in this stream's order.
         memory = self.torch.empty(size + WORKSPACE_ALIGNMENT, dtype=self.torch.uint8, device=like.device)
         return memory, _aligned(memory.data_ptr())
 
