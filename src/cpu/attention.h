@@ -19,6 +19,7 @@ namespace {
 constexpr int kBlock = 64;       // keys taken together: 128 KiB of fp32 rows, in L2
 constexpr int kMaxHeads = 128;   // of a part; more would push Q and O out of L2
 constexpr int kHeadTile = 4;     // heads x kDimVectors vectors of sums in accumulate
+constexpr int kQueryHeads = 2 * kLanes;  // heads of a tile of scores
 constexpr int kKeyFloats = kMaxDim + 16;  // a row of K; the padding spreads rows over the sets of L1
 constexpr int kKeyRows = kBlock + 2 * kTokenTile;
 constexpr float kSlack = 8.0f;
@@ -27,20 +28,39 @@ static_assert(kLanes % kHeadTile == 0 && kValueDim % (kLanes * kDimVectors) == 0
 
 // ---- load
 
-// Codes of one scale, 64 at a time: shifted into a float's place and rebiased by an integer addition. A subnormal code
-// would need its leading bit found; instead it becomes 2^(1-bias) * (1 + m/8), and 2^(1-bias) is taken off again.
+// kLanes codes: shifted into a float's place and rebiased by an integer addition. Right for normal numbers only.
 template <Fp8 Flavour>
-inline F32 decode(const std::uint8_t* codes) {
-  constexpr std::uint32_t kBias = Flavour == Fp8::kE4m3fn ? 120 : 119;  // 127 - bias
+constexpr std::uint32_t kRebias = Flavour == Fp8::kE4m3fn ? 120 : 119;  // 127 - bias
+
+template <Fp8 Flavour>
+inline F32 decode_normal(const std::uint8_t* codes) {
+  return (F32)((((U32)widen_codes(codes) << 20) & 0x87f00000u) + (kRebias<Flavour> << 23));
+}
+
+// Right for every code. Where a subnormal would need its leading bit found, it becomes 2^(1-bias) * (1 + m/8), and
+// 2^(1-bias) is taken off again: no subnormal float is ever an operand, for those cost a microcode assist.
+template <Fp8 Flavour>
+inline F32 decode_any(const std::uint8_t* codes) {
   const U32 word = (U32)widen_codes(codes);
   const U32 magnitude = (word << 20) & 0x07f00000u, sign = word & 0x80000000u;
-  const I32 subnormal = magnitude < 0x00800000u;
-  const U32 rebias = splat(kBias << 23) + ((U32)subnormal & 0x00800000u);
-  const F32 surplus = (F32)((U32)subnormal & ((kBias + 1) << 23));
-  U32 bits = (U32)((F32)(magnitude + rebias) - surplus) | sign;
+  const U32 subnormal = (U32)(magnitude < 0x00800000u);
+  const F32 surplus = (F32)(subnormal & ((kRebias<Flavour> + 1) << 23));
+  const F32 value = (F32)(magnitude + (kRebias<Flavour> << 23) + (subnormal & 0x00800000u)) - surplus;
   const U32 code = word & 0xffu;
-  const I32 nan = Flavour == Fp8::kE4m3fn ? (code & 0x7fu) == 0x7fu : code == 0x80u;
-  return (F32)(bits | ((U32)nan & 0x7fc00000u));
+  const U32 nan = (U32)(Flavour == Fp8::kE4m3fn ? (code & 0x7fu) == 0x7fu : code == 0x80u);
+  return (F32)((U32)value | sign | (nan & 0x7fc00000u));
+}
+
+// May a code among `count` be anything but a normal number? Rarely: codes scaled to their largest are seldom that small.
+// One addition puts OCP's NaN (0x7f, 0xff) beside the small codes; the next binade up is caught too, which harms nothing.
+template <Fp8 Flavour>
+inline bool has_rare(const std::uint8_t* codes, int count) {
+  I8 rare = {};
+  for (int i = 0; i < count; i += kVectorBytes) {
+    const U8 c = load<U8>(codes + i);
+    rare |= Flavour == Fp8::kE4m3fn ? ((c + 1) & 0x70) == 0 : (c & 0x78) == 0;
+  }
+  return any((I32)rare);
 }
 
 inline float row_scale(const std::uint8_t* bytes) {
@@ -59,10 +79,15 @@ void load_key(Row row, float* key) {
       const std::uint32_t byte = row.scales[tile], bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
       std::memcpy(&scale, &bits, sizeof scale);
     }
-    const int first = tile * Format::kScaleTile;
+    const std::uint8_t* codes = row.record + tile * Format::kScaleTile;
+    float* to = key + tile * Format::kScaleTile;
+    if (has_rare<Format::kFlavour>(codes, Format::kScaleTile)) [[unlikely]] {
+      for (int d = 0; d < Format::kScaleTile; d += kLanes) store(to + d, decode_any<Format::kFlavour>(codes + d) * scale);
+    } else {
 #pragma GCC unroll 4
-    for (int d = first; d < first + Format::kScaleTile; d += kLanes) {
-      store(key + d, decode<Format::kFlavour>(row.record + d) * scale);
+      for (int d = 0; d < Format::kScaleTile; d += kLanes) {
+        store(to + d, decode_normal<Format::kFlavour>(codes + d) * scale);
+      }
     }
   }
 #pragma GCC unroll 4
@@ -105,11 +130,13 @@ void prefetch(Row row) {
 
 // ---- scratch
 
+int padded(int heads, int to) { return (heads + to - 1) / to * to; }
+
 // One thread's memory. Heads are padded to whole vectors; the padding's queries are zero.
 struct Scratch {
   int dim, heads;  // heads: padded
   Row* rows;       // [2][kBlock]
-  float* q;        // [dim, heads]
+  float* q;        // [heads / kQueryHeads, dim, kQueryHeads]
   float* k;        // [kKeyRows, kKeyFloats]
   float* s;        // [kKeyRows, heads]
   float* o;        // [heads, 512]
@@ -123,7 +150,7 @@ struct Scratch {
       at += (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
     };
     take(rows, 2 * kBlock);
-    take(q, dim * heads);
+    take(q, dim * padded(heads, kQueryHeads));
     take(k, kKeyRows * kKeyFloats);
     take(s, kKeyRows * heads);
     take(o, heads * kValueDim);
@@ -132,7 +159,10 @@ struct Scratch {
   }
 };
 
-int padded(int heads) { return (heads + kLanes - 1) / kLanes * kLanes; }
+// Component 0 of a head's query; the next one is kQueryHeads floats on.
+float* q_of(const Scratch& x, int head) {
+  return x.q + head / kQueryHeads * kQueryHeads * x.dim + head % kQueryHeads;
+}
 
 // ---- the four words
 
@@ -145,7 +175,7 @@ void transpose_queries(const Problem& p, const Part& part, const Scratch& scratc
       const F32 x = p.word == Word16::kBf16 ? bf16_to_f32(words) : f16_to_f32(words);
       float lanes[kLanes];
       store(lanes, real ? x : F32{});
-      for (int i = 0; i < kLanes; ++i) scratch.q[(d + i) * scratch.heads + h] = lanes[i];
+      for (int i = 0; i < kLanes; ++i) q_of(scratch, h)[(d + i) * kQueryHeads] = lanes[i];
     }
   }
 }
@@ -160,14 +190,14 @@ void load_keys(const Problem& p, const Row* rows, Keys keys, float* k) {
   }
 }
 
-// S^T [Tokens, Vectors * kLanes] of a tile. q and s have `stride` floats a row.
+// S^T [Tokens, Vectors * kLanes] of a tile; s has `stride` floats a row.
 template <int Tokens, int Vectors>
-void score_tile(const float* k, const float* q, int dim, int stride, float* s) {
+void score_tile(const float* k, const float* q, int dim, float* s, int stride) {
   F32 sum[Tokens][Vectors] = {};
   for (int d = 0; d < dim; ++d) {
     F32 query[Vectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) query[v] = load<F32>(q + d * stride + v * kLanes);
+    for (int v = 0; v < Vectors; ++v) query[v] = load<F32>(q + d * kQueryHeads + v * kLanes);
 #pragma GCC unroll 16
     for (int t = 0; t < Tokens; ++t) {
       const F32 key = splat(k[t * kKeyFloats + d]);
@@ -187,12 +217,12 @@ void scores(const Scratch& x, int count) {
   int h = 0;
   for (; h + 2 * kLanes <= x.heads; h += 2 * kLanes) {
     for (int t = 0; t < count; t += kTokenTile) {
-      score_tile<kTokenTile, 2>(x.k + t * kKeyFloats, x.q + h, x.dim, x.heads, x.s + t * x.heads + h);
+      score_tile<kTokenTile, 2>(x.k + t * kKeyFloats, q_of(x, h), x.dim, x.s + t * x.heads + h, x.heads);
     }
   }
   for (; h < x.heads; h += kLanes) {
     for (int t = 0; t < count; t += 2 * kTokenTile) {
-      score_tile<2 * kTokenTile, 1>(x.k + t * kKeyFloats, x.q + h, x.dim, x.heads, x.s + t * x.heads + h);
+      score_tile<2 * kTokenTile, 1>(x.k + t * kKeyFloats, q_of(x, h), x.dim, x.s + t * x.heads + h, x.heads);
     }
   }
 }
@@ -280,7 +310,7 @@ void store_result(const Problem& p, const Part& part, const Scratch& x) {
 }
 
 void attend(const Problem& p, const Part& part, std::byte* memory) {
-  Scratch x{.dim = p.dim, .heads = padded(part.heads)};
+  Scratch x{.dim = p.dim, .heads = padded(part.heads, kLanes)};
   x.place(memory);
   KeyList list(p, part);
   Keys keys = list.next(x.rows, kBlock);
@@ -294,7 +324,7 @@ void attend(const Problem& p, const Part& part, std::byte* memory) {
   } else {
     transpose_queries(p, part, x);
   }
-  const int heads = (part.heads + kHeadTile - 1) / kHeadTile * kHeadTile;
+  const int heads = padded(part.heads, kHeadTile);
   Row *rows = x.rows, *ahead = x.rows + kBlock;
   for (bool first = true; keys.count > 0; first = false) {
     load_keys(p, rows, keys, x.k);
@@ -313,7 +343,7 @@ void attend(const Problem& p, const Part& part, std::byte* memory) {
 }
 
 std::size_t scratch_bytes(const Shape& shape) {
-  return Scratch{.dim = shape.dim, .heads = padded(shape.heads < kMaxHeads ? shape.heads : kMaxHeads)}.place(nullptr);
+  return Scratch{.dim = shape.dim, .heads = padded(shape.heads < kMaxHeads ? shape.heads : kMaxHeads, kLanes)}.place(nullptr);
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ constexpr int kLanes = kVectorBytes / 4;
 using F32 __attribute__((vector_size(kVectorBytes))) = float;
 using U32 __attribute__((vector_size(kVectorBytes))) = std::uint32_t;
 using I32 __attribute__((vector_size(kVectorBytes))) = std::int32_t;
+using U8 __attribute__((vector_size(kVectorBytes))) = std::uint8_t;
+using I8 __attribute__((vector_size(kVectorBytes))) = std::int8_t;
 using U16 __attribute__((vector_size(kVectorBytes / 2))) = std::uint16_t;
 
 template <typename V, typename T>
@@ -37,7 +39,7 @@ template <typename V, typename T>
 inline void store(T* to, V v) {
   std::memcpy(to, &v, sizeof v);
 }
-inline F32 splat(float x) { return F32{} + x; }
+inline F32 splat(float x) { return x - F32{}; }  // x + 0 would be an addition: it turns -0 into +0
 inline U32 splat(std::uint32_t x) { return U32{} + x; }
 
 // Four words that compilers do not find by themselves:
@@ -64,7 +66,6 @@ inline bool any(I32 mask) {
 }
 inline U32 widen(U16 words) { return __builtin_convertvector(words, U32); }
 inline I32 widen_codes(const std::uint8_t* p) {
-  using I8 __attribute__((vector_size(16))) = std::int8_t;
   const I8 codes = (I8)(U32{} + load<std::uint32_t>(p));
   return (I32)__builtin_shufflevector(codes, codes, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3) >> 24;
 }
