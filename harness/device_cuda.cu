@@ -18,14 +18,14 @@ namespace {
 
 using cuda::check;
 
-__global__ void read_all(const uint4* from, std::size_t count, std::uint32_t* never) {
+__global__ void read_all(const uint4* from, std::size_t count) {
   std::uint32_t sum = 0;
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const uint4 x = __ldg(from + i);
+    const uint4 x = __ldcg(from + i);
     sum += x.x ^ x.y ^ x.z ^ x.w;
   }
-  if (sum == 0x9e3779b9u) *never = sum;  // keeps the loads; the buffer holds zeros
+  asm volatile("" ::"r"(sum));  // keeps the loads
 }
 
 class Graph {
@@ -148,7 +148,7 @@ class CudaDevice : public Device {
       fill(flushed_.get(), 0, flush_bytes_);
     }
     read_all<<<static_cast<unsigned>(4 * cuda::device(index_).sms), 512, 0, stream_>>>(
-        static_cast<const uint4*>(flushed_.get()), flush_bytes_ / 16, static_cast<std::uint32_t*>(flushed_.get()));
+        static_cast<const uint4*>(flushed_.get()), flush_bytes_ / 16);
     check(cudaGetLastError(), "read_all");
   }
 

@@ -225,7 +225,7 @@ __device__ void store(const Raw& raw, bool valid, bool nan_to_zero, int lane, st
             const int tile = chunk * 16 / Format::kScaleTile;
             scale = ue8m0_to_float(static_cast<std::uint8_t>(raw.scale[i >= 2] >> (8 * (tile % 4))));
           } else {
-            scale = std::bit_cast<float>(raw.scale[i]);
+            scale = std::bit_cast<float>(raw.scale[i % 4]);
           }
 #pragma unroll
           for (int word = 0; word < 4; ++word) {

@@ -1,0 +1,100 @@
+#!/bin/sh
+# Runs everything that needs a GPU and writes docs/results/*.json:
+#   attention_test  every kernel x every quick case, CPU kernels included
+#   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids
+#   sanitizers      memcheck, racecheck and synccheck on the tests named Small
+#   benchmarks      the decode tables (pasa_bench_cuda)
+#
+#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
+# PASA_GPU_EVERY=n: every n-th case of the large grids (default 200). BIN=dir: the binaries are there, nothing is built.
+set -u
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=${1:-$root/build}
+[ $# -gt 0 ] && shift
+steps=${*:-attention gpu sanitize bench}
+results=${RESULTS:-$root/docs/results}
+logs=${LOGS:-/tmp/pasa_gpu_logs}
+mkdir -p "$results" "$logs"
+failed=0
+
+find_bin() {  # name
+  for folder in "${BIN:-/nonexistent}" "$build" "$build/tests" "$build/tests/cuda" "$build/bench/cuda" "$build/tools"; do
+    if [ -x "$folder/$1" ] && [ ! -d "$folder/$1" ]; then
+      echo "$folder/$1"
+      return
+    fi
+  done
+}
+
+if [ -z "${BIN:-}" ] && [ -z "$(find_bin gpu_test)" ]; then
+  cmake -G Ninja -S "$root" -B "$build" && ninja -C "$build" attention_test gpu_test pasa_bench_cuda || exit 2
+fi
+
+note() {  # name status seconds log
+  printf '%-28s %-6s %4ss  %s\n' "$1" "$([ "$2" = 0 ] && echo ok || echo FAILED)" "$3" "$(grep -E 'tests ran|PASSED|FAILED|ERROR SUMMARY|comparisons|geometric' "$4" | tr '\n' ' ' | cut -c1-200)"
+}
+
+step() {  # name command...
+  name=$1
+  shift
+  log=$logs/$name.log
+  begin=$(date +%s)
+  timeout "${STEP_SECONDS:-300}" "$@" >"$log" 2>&1
+  status=$?
+  [ $status = 0 ] || failed=1
+  note "$name" $status $(($(date +%s) - begin)) "$log"
+  [ $status = 0 ] || grep -E -m 40 'FAILED|Failure|error|Error|wrong|what\(\)|expected|=========' "$log"
+}
+
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+for group in $steps; do
+  case $group in
+    attention) step attention_test "$(find_bin attention_test)" --gtest_brief=1 --gtest_output="json:$results/attention_test.json" ;;
+    gpu) step gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json" ;;
+    sanitize)
+      for tool in memcheck racecheck synccheck; do
+        step "$tool" "$sanitizer" --tool $tool --error-exitcode 9 "$(find_bin gpu_test)" --gtest_filter="${SANITIZE:-Gpu.Small*}"
+      done
+      ;;
+    bench)
+      for table in flashmla formats loops v32; do
+        step "bench_$table" "$(find_bin pasa_bench_cuda)" --table $table --peers "$root/bench/peers/decode.csv" --json "$results/decode_$table.json"
+      done
+      ;;
+    *) echo "no such step: $group" >&2; exit 2 ;;
+  esac
+done
+
+# One summary, small enough to read: machine, and what passed.
+python3 - "$results" "$logs" <<'PY'
+import json, pathlib, re, subprocess, sys, datetime
+results, logs = map(pathlib.Path, sys.argv[1:])
+query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+                       capture_output=True, text=True).stdout.strip()
+summary = {"device": query, "date": datetime.date.today().isoformat(), "command": "tests/cuda/run_on_gpu.sh", "tests": {}}
+for name in ("attention_test", "gpu_test"):
+    path = results / f"{name}.json"
+    if not path.exists():
+        continue
+    run = json.loads(path.read_text())
+    path.unlink()  # one line a test is too much to keep
+    tests = [t for suite in run["testsuites"] for t in suite["testsuite"]]
+    bad = [f'{t["classname"]}.{t["name"]}' for t in tests if t.get("failures")]
+    skipped = [t for t in tests if t.get("result") == "SKIPPED"]
+    summary["tests"][name] = {"run": len(tests), "failed": bad, "skipped": len(skipped), "seconds": run.get("time")}
+    for t in tests:
+        if "comparisons" in t:
+            summary["tests"][name]["grid_comparisons"] = t["comparisons"]
+            summary["tests"][name]["grid_every"] = t.get("every")
+for tool in ("memcheck", "racecheck", "synccheck"):
+    log = logs / f"{tool}.log"
+    if log.exists():
+        found = re.findall(r"ERROR SUMMARY: .*|RACECHECK SUMMARY: .*", log.read_text())
+        summary["tests"][tool] = found[-1] if found else "no summary"
+old = results / "gpu_tests.json"
+if old.exists():  # steps that were not run this time keep their last result
+    kept = json.loads(old.read_text())["tests"]
+    summary["tests"] = {**kept, **summary["tests"]}
+old.write_text(json.dumps(summary, indent=1) + "\n")
+PY
+exit $failed
