@@ -60,7 +60,7 @@ std::string with_unit(double value, double base, std::initializer_list<const cha
   return fmt::format("{:.{}f} {}", value, decimals, *unit);
 }
 std::string duration(double seconds) { return with_unit(seconds * 1e9, 1000, {"ns", "us", "ms", "s"}); }
-std::string size(double bytes) { return with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
+std::string bytes_text(double bytes) { return with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
 std::string percent(double fraction) { return fmt::format("{:.{}f} %", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
 
 // Columns as wide as their widest cell; all but the first `left` are aligned to the right.
@@ -177,7 +177,7 @@ std::string shape_text(const Case& c) {
                                            : fmt::format("{} entries a row", s.indices.shape[1]);
     const std::string format(find_format(s.format)->name);
     return fmt::format("{}: {}, {} slots ({}), {}", name, format, pool_slots(s),
-                       size(static_cast<double>(span_bytes(s.kv))), list);
+                       bytes_text(static_cast<double>(span_bytes(s.kv))), list);
   };
   std::string text = fmt::format("T {}, H {}, D {}, q {}\n  {}", c.tokens(), c.heads(), c.dim(),
                                  p.q.dtype == PASA_F16 ? "f16" : "bf16", source(p.main, "main"));
@@ -249,7 +249,7 @@ int make(const Options& options, bool seed_given) {
   } else {
     print("{}: {}\n", options.output, shape_text(c));
     if (std::error_code error; const auto bytes = std::filesystem::file_size(options.output, error)) {
-      if (!error) print("  {}\n", size(static_cast<double>(bytes)));
+      if (!error) print("  {}\n", bytes_text(static_cast<double>(bytes)));
     }
   }
   return 0;
@@ -435,11 +435,13 @@ int bench(const Options& options) {
     std::string fraction = "-";
     if (row.contains("roofline")) {
       const std::string bound = row["roofline"]["bound"];
-      fraction = fmt::format("{} {}", percent(row["roofline"]["fraction"]), bound == "memory" ? "mem" : "fp");
+      fraction = fmt::format("{} {}", percent(row["roofline"]["fraction"].get<double>()), bound == "memory" ? "mem" : "fp");
     }
-    table.add({row["problem"].get<std::string>(), row["kernel"].get<std::string>(), std::to_string(row["splits"].get<int>()), duration(row["median_s"]),
-               percent(row["spread"]), size(row["bytes"]), fmt::format("{:.1f}", row["gbytes_per_s"].get<double>()),
-               fmt::format("{:.0f}", row["gflops_per_s"].get<double>()), fraction});
+    const auto number = [&](const char* key) { return row[key].get<double>(); };
+    table.add({row["problem"].get<std::string>(), row["kernel"].get<std::string>(),
+               std::to_string(row["splits"].get<int>()), duration(number("median_s")), percent(number("spread")),
+               bytes_text(number("bytes")), fmt::format("{:.1f}", number("gbytes_per_s")),
+               fmt::format("{:.0f}", number("gflops_per_s")), fraction});
   }
   table.print_all();
   print("\nspread: interquartile range over median. of roofline: the least time that this machine's measured gather rate\n"
@@ -476,10 +478,10 @@ int explain(const Options& options) {
     json.push_back(entry);
     if (options.json) continue;
     print("{}\n  {}\n  {} valid keys, {} skipped; {:.3g} GFLOP, {} to read and write\n\n", c.name, shape_text(c), work.keys,
-          skipped, work.flops * 1e-9, size(work.bytes));
+          skipped, work.flops * 1e-9, bytes_text(work.bytes));
     print("{} on {} ({})\n  {}\n  splits {}, workspace {}\n\nkernels, in order of preference\n", runner.kernel(),
           device->name(), device->description(), runner.summary(), runner.splits(),
-          size(static_cast<double>(runner.workspace_bytes())));
+          bytes_text(static_cast<double>(runner.workspace_bytes())));
     for (const Json& answer : entry["kernels"]) {
       const std::string name = answer["name"], reason = answer["reason"];
       print("  {:<14} {}\n", name, name == runner.kernel() ? "chosen" : answer["accepts"] ? "can too" : "no: " + reason);
