@@ -22,7 +22,8 @@ Memory Memory::anonymous(std::size_t bytes, bool sparse) {
   Memory memory;
   if (bytes == 0) return memory;
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) throw Error(PASA_ERROR_MEMORY, concat("cannot map ", bytes, " bytes: ", std::strerror(errno)));
+  if (data == MAP_FAILED)
+    throw Error(PASA_ERROR_MEMORY, concat("cannot map ", bytes, " bytes: ", std::strerror(errno)));
   constexpr std::size_t kHugePage = std::size_t{2} << 20;
   if (!sparse && bytes >= kHugePage) madvise(data, bytes, MADV_HUGEPAGE);
   memory.data_ = static_cast<std::byte*>(data);
@@ -34,7 +35,7 @@ Memory Memory::file(const std::filesystem::path& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), path.string());
   Memory memory;
-  struct stat status{};
+  struct stat status {};
   int error = fstat(fd, &status) != 0 ? errno : 0;
   if (!error && S_ISDIR(status.st_mode)) error = EISDIR;
   if (!error && !S_ISREG(status.st_mode)) error = ESPIPE;  // a pipe cannot be mapped
@@ -158,7 +159,8 @@ void add_outputs(Case& c, const Outputs& outputs) {
     p.out = c.allocate(p.q.dtype, {tokens, heads, kValueDim});
   }
   const auto per_head = [&] {
-    return outputs.strided ? c.allocate(PASA_F32, {tokens, heads}, {heads + 3, 1}) : c.allocate(PASA_F32, {tokens, heads});
+    return outputs.strided ? c.allocate(PASA_F32, {tokens, heads}, {heads + 3, 1})
+                           : c.allocate(PASA_F32, {tokens, heads});
   };
   if (outputs.lse) p.lse = per_head();
   if (outputs.max_logits) p.max_logits = per_head();
@@ -179,8 +181,9 @@ void reduce_partials(Case& c) {
   pasa_problem& p = c.problem;
   p.out = c.set_aside[0];
   p.lse = c.set_aside[1];
-  pasa_reduce_problem reduce{sizeof reduce, std::exchange(p.acc, {}), std::exchange(p.m, {}), std::exchange(p.l, {}),
-                             p.attn_sink, p.out, p.lse};
+  pasa_reduce_problem reduce{
+      sizeof reduce, std::exchange(p.acc, {}), std::exchange(p.m, {}), std::exchange(p.l, {}), p.attn_sink, p.out,
+      p.lse};
   check_status(pasa_reduce(&reduce, nullptr));
 }
 

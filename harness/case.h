@@ -41,7 +41,7 @@ class Memory {
 
 struct Case {
   std::string name;
-  pasa_problem problem{};  // struct_size is set by the makers below
+  pasa_problem problem{};      // struct_size is set by the makers below
   pasa_tensor expected_out{};  // optional, from a case file: F32 or BF16 [T, H, 512]
   pasa_tensor expected_lse{};  // F32 [T, H]
   pasa_tensor set_aside[2]{};  // out, lse while the problem has partials
@@ -86,13 +86,13 @@ pasa_tensor dense_view(void* data, pasa_dtype dtype, std::span<const std::int64_
 
 // What one call has to do, counted from its lists (host memory): the figures of `pasa bench`.
 struct Work {
-  std::int64_t keys = 0;        // valid entries of all lists
-  std::int64_t listed = 0;      // entries, valid or not
-  std::int64_t distinct[2]{};   // different slots each source's rows name
-  std::int64_t pool_bytes[2]{}; // span of each pool
-  double flops = 0;             // 2 * H * (D + 512) a key
-  double gathered_bytes = 0;    // every key at its format's size: what a kernel without reuse between rows reads
-  double bytes = 0;             // gathered + q + lists + out + lse
+  std::int64_t keys = 0;         // valid entries of all lists
+  std::int64_t listed = 0;       // entries, valid or not
+  std::int64_t distinct[2]{};    // different slots each source's rows name
+  std::int64_t pool_bytes[2]{};  // span of each pool
+  double flops = 0;              // 2 * H * (D + 512) a key
+  double gathered_bytes = 0;     // every key at its format's size: what a kernel without reuse between rows reads
+  double bytes = 0;              // gathered + q + lists + out + lse
 };
 Work count_work(const pasa_problem& problem);
 

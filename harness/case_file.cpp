@@ -18,8 +18,9 @@ struct DtypeName {
   std::string_view name;
   pasa_dtype dtype;
 };
-constexpr DtypeName kDtypes[] = {{"BF16", PASA_BF16}, {"F16", PASA_F16}, {"F32", PASA_F32}, {"U8", PASA_U8},
-                                 {"I8", PASA_I8},     {"I32", PASA_I32}, {"I64", PASA_I64}, {"F8_E4M3", PASA_F8_E4M3FN}};
+constexpr DtypeName kDtypes[] = {
+    {"BF16", PASA_BF16}, {"F16", PASA_F16}, {"F32", PASA_F32}, {"U8", PASA_U8},
+    {"I8", PASA_I8},     {"I32", PASA_I32}, {"I64", PASA_I64}, {"F8_E4M3", PASA_F8_E4M3FN}};
 
 constexpr std::string_view kMetadataKeys[] = {"kv_format", "extra_kv_format", "softmax_scale"};
 
@@ -40,8 +41,8 @@ void refuse_unknown(const char* what, const Names& names, const Known& known) {
   }
   if (unknown.empty()) return;
   for (std::string_view name : known) accepted.append(accepted.empty() ? "" : ", ").append(name);
-  throw Error(PASA_ERROR_VALUE, concat("unknown ", what, " ", unknown, ", expected only ", accepted,
-                                       " and names that begin with x_"));
+  throw Error(PASA_ERROR_VALUE,
+              concat("unknown ", what, " ", unknown, ", expected only ", accepted, " and names that begin with x_"));
 }
 
 pasa_kv_format parse_format(const char* key, const std::string& value) {
@@ -49,7 +50,8 @@ pasa_kv_format parse_format(const char* key, const std::string& value) {
     if (info.name == value) return info.format;
   }
   std::string shown = value.substr(0, 64);
-  std::ranges::replace_if(shown, [](char c) { return c < ' ' || c == 127; }, '?');
+  std::ranges::replace_if(
+      shown, [](char c) { return c < ' ' || c == 127; }, '?');
   throw Error(PASA_ERROR_RANGE, concat(key, " is '", shown, "', expected one of ", format_names()));
 }
 
@@ -74,8 +76,8 @@ pasa_tensor view(const StoredTensor& stored, std::size_t alignment, Case& c) {
     c.memory.push_back(Memory::anonymous(stored.bytes.size()));
     std::memcpy(c.memory.back().data(), stored.bytes.data(), stored.bytes.size());
     data = c.memory.back().data();
-    c.notes.push_back(concat(stored.name, " was copied (", stored.bytes.size(), " bytes): the file does not align it to ",
-                             alignment, " bytes"));
+    c.notes.push_back(concat(stored.name, " was copied (", stored.bytes.size(),
+                             " bytes): the file does not align it to ", alignment, " bytes"));
   }
   return dense_view(data, known->dtype, stored.shape);
 }

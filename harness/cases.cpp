@@ -43,8 +43,8 @@ std::vector<TestCase> aiter_decode() {
         for (const char* lengths : {"fixed", "from1"})
           for (const char* invalid : {"0", "0.0625"})
             for (int skip_reduce : {0, 1})
-              add(cases, "aiter-5e-3", "decode:T=", tokens, ",H=", heads, ",fmt=bf16,len=", len, ",slots=", tokens * len,
-                  ",lengths=", lengths, ",invalid=", invalid, ",skip_reduce=", skip_reduce);
+              add(cases, "aiter-5e-3", "decode:T=", tokens, ",H=", heads, ",fmt=bf16,len=", len,
+                  ",slots=", tokens * len, ",lengths=", lengths, ",invalid=", invalid, ",skip_reduce=", skip_reduce);
   return cases;
 }
 
@@ -54,8 +54,8 @@ std::vector<TestCase> aiter_decode_fp8() {
   for (const char* format : {"fp8_e4m3fnuz", "fp8_e4m3fn"})
     for (int tokens : {1, 32})
       for (const char* lengths : {"fixed", "from1"})
-        add(cases, "aiter-1e-2", "decode:T=", tokens, ",H=16,fmt=", format, ",len=100,slots=", tokens * 100, ",lengths=",
-            lengths, ",no_invalid=1");
+        add(cases, "aiter-1e-2", "decode:T=", tokens, ",H=16,fmt=", format, ",len=100,slots=", tokens * 100,
+            ",lengths=", lengths, ",no_invalid=1");
   return cases;
 }
 
@@ -71,8 +71,8 @@ std::vector<TestCase> aiter_two_loop() {
           const std::int64_t pages = tokens * extra / 256;
           const std::int64_t pitch = ((std::int64_t{1} << 31) / std::max<std::int64_t>(pages - 1, 1) + 16) / 16 * 16;
           add(cases, fp8 ? "aiter-1e-2" : "aiter-5e-3", "decode:T=", tokens, ",H=16,fmt=", format, ",len=128+", extra,
-              ",page=256,pattern=window+random,values=", fp8 ? "exponents" : "normal", ",std=0.4,q_std=0.125,stride=dense+",
-              strided ? std::to_string(pitch) : "dense");
+              ",page=256,pattern=window+random,values=", fp8 ? "exponents" : "normal",
+              ",std=0.4,q_std=0.125,stride=dense+", strided ? std::to_string(pitch) : "dense");
         }
   return cases;
 }
@@ -85,7 +85,8 @@ std::vector<TestCase> vllm_decode() {
       for (int splits : {1, 2, 3, 4, 8})
         add(cases, "vllm-2e-2", "decode:T=2,H=3,len=", len, ",page=4,slots=8,sink=", sink, ",splits=", splits);
   for (int extra : {0, 1, 31, 32, 33, 63, 64, 65})
-    add(cases, "vllm-2e-2", "decode:T=2,H=3,len=2+", extra, ",page=4,slots=8+128,invalid=0+0.03,bad=any,empty=0.5,splits=0");
+    add(cases, "vllm-2e-2", "decode:T=2,H=3,len=2+", extra,
+        ",page=4,slots=8+128,invalid=0+0.03,bad=any,empty=0.5,splits=0");
   return cases;
 }
 
@@ -119,9 +120,9 @@ void flashmla_shapes(std::span<const FlashMlaList> lists, const Body& body) {
           if (dim == 576) continue;
           for (const FlashMlaList& extra : lists)
             for (bool extra_lengths : {false, true})
-              body(concat(one, ",len=", main.topk, "+", extra.topk, ",seq=", main.seq, "+", extra.seq, ",page=", main.page,
-                          "+", extra.page, ",lists=", form(lengths), "+", form(extra_lengths), ",lengths=",
-                          spread(lengths), "+", spread(extra_lengths)),
+              body(concat(one, ",len=", main.topk, "+", extra.topk, ",seq=", main.seq, "+", extra.seq,
+                          ",page=", main.page, "+", extra.page, ",lists=", form(lengths), "+", form(extra_lengths),
+                          ",lengths=", spread(lengths), "+", spread(extra_lengths)),
                    lengths || extra_lengths);
         }
       }
@@ -132,8 +133,8 @@ constexpr std::string_view kFlashMlaDecodeData = ",pattern=sequence,q_clip=1,q_s
 std::string flashmla_decode_text(int batch, int s_q, const std::string& shape) {
   const int dim = shape.find("fp8_v32") != std::string::npos ? 576 : 512;
   // d^-0.55, not the default
-  return concat("decode:T=", batch * s_q, ",qlen=", s_q, ",", shape, kFlashMlaDecodeData, ",scale=",
-                dim == 576 ? "0.03031" : "0.03235");
+  return concat("decode:T=", batch * s_q, ",qlen=", s_q, ",", shape, kFlashMlaDecodeData,
+                ",scale=", dim == 576 ? "0.03031" : "0.03235");
 }
 
 std::vector<TestCase> flashmla_decode() {
@@ -159,8 +160,8 @@ std::vector<TestCase> flashmla_decode_corner() {
           for (const char* sink : {"none", "mixed"}) {
             const bool plain = !all_invalid && empty[1] == 0 && sink[0] == 'n';
             if (plain) continue;
-            add(cases, "flashmla-decode", flashmla_decode_text(batch, 3, shape), ",seq_vary=", vary, ",all_invalid=",
-                all_invalid, ",empty=", empty, ",sink=", sink);
+            add(cases, "flashmla-decode", flashmla_decode_text(batch, 3, shape), ",seq_vary=", vary,
+                ",all_invalid=", all_invalid, ",empty=", empty, ",sink=", sink);
           }
     });
   });
@@ -178,7 +179,8 @@ std::vector<TestCase> flashmla_decode_speed() {
     int heads, extra, extra_page;
     bool extra_lengths;
   };
-  for (const Config& c : {Config{64, 512, 64, false}, {128, 1024, 64, false}, {64, 1024, 2, true}, {128, 1024, 2, true}})
+  for (const Config& c :
+       {Config{64, 512, 64, false}, {128, 1024, 64, false}, {64, 1024, 2, true}, {128, 1024, 2, true}})
     for (int batch : {2, 64, 74, 128, 148, 256})
       add(cases, "flashmla-decode",
           text(batch, concat("H=", c.heads, ",fmt=fp8_ds_mla,len=128+", c.extra, ",seq=16384,page=256+", c.extra_page,
@@ -197,13 +199,15 @@ std::vector<TestCase> aiter_development() {
   for (const char* len : {"64", "64+64"})
     add(cases, "aiter-1e-2", "decode:T=256,H=128,len=", len, ",page=64,slots=16384");
   for (int rows : {1, 32, 128})
-    for (const char* shape : {"len=2048,page=256,slots=131072", "len=64+64,page=64,slots=32768", "len=1024+1024,page=2,slots=4096"})
+    for (const char* shape :
+         {"len=2048,page=256,slots=131072", "len=64+64,page=64,slots=32768", "len=1024+1024,page=2,slots=4096"})
       add(cases, "aiter-1e-2", "decode:T=", rows, ",H=128,", shape);
   return cases;
 }
 
 // G. ours: one thing varied at a time around a small problem, for every format.
-constexpr const char* kFormatKeys[] = {"bf16", "f16", "fp8_e4m3fn", "fp8_e4m3fnuz", "fp8_ds_mla", "packed_bf16", "fp8_v32"};
+constexpr const char* kFormatKeys[] = {"bf16",       "f16",         "fp8_e4m3fn", "fp8_e4m3fnuz",
+                                       "fp8_ds_mla", "packed_bf16", "fp8_v32"};
 
 bool rounds_keys(std::string_view formats) {
   return formats.find("e4m3") != formats.npos || formats.find("v32") != formats.npos;
@@ -212,7 +216,9 @@ bool rounds_keys(std::string_view formats) {
 const char* own_tolerance(std::string_view formats) { return rounds_keys(formats) ? "rounded-key" : "exact-key"; }
 
 // The format's q type: f16 pools need f16 queries.
-const char* q_of(std::string_view formats) { return formats.find("f16") == 0 || formats.find("+f16") != formats.npos ? "f16" : "bf16"; }
+const char* q_of(std::string_view formats) {
+  return formats.find("f16") == 0 || formats.find("+f16") != formats.npos ? "f16" : "bf16";
+}
 
 std::vector<TestCase> own_formats() {
   std::vector<TestCase> cases;
@@ -278,7 +284,9 @@ std::vector<TestCase> own_pairs() {
       const int dim = a.dim ? a.dim : b.dim;
       if (a.dim && b.dim && a.dim != b.dim) continue;
       const bool f16 = a.format == PASA_KV_F16 || b.format == PASA_KV_F16;
-      const auto is_bf16 = [](const FormatInfo& f) { return f.format == PASA_KV_BF16 || f.format == PASA_KV_PACKED_BF16; };
+      const auto is_bf16 = [](const FormatInfo& f) {
+        return f.format == PASA_KV_BF16 || f.format == PASA_KV_PACKED_BF16;
+      };
       if (f16 && (is_bf16(a) || is_bf16(b))) continue;
       const std::string formats = concat(a.name, "+", b.name);
       for (const char* rest : {"T=5,H=16,len=70+33", "T=3,H=40,len=33+150,lengths=from0,invalid=0.1,splits=3"})
@@ -294,8 +302,8 @@ std::vector<TestCase> own_pages() {
   for (const char* format : {"fp8_ds_mla", "packed_bf16", "fp8_v32"})
     for (int page : {1, 2, 4, 16, 53, 61, 64, 69, 128, 256, 576})
       for (const char* stride : {"dense", "x576", "plus_row"})
-        add(cases, own_tolerance(format), "decode:T=4,H=16,fmt=", format, ",len=75+30,page=", page, "+64,stride=", stride,
-            ",slots=1200");
+        add(cases, own_tolerance(format), "decode:T=4,H=16,fmt=", format, ",len=75+30,page=", page,
+            "+64,stride=", stride, ",slots=1200");
   return cases;
 }
 
@@ -311,8 +319,8 @@ std::vector<TestCase> own_large() {
       add(cases, own_tolerance(format), "decode:T=4,H=16,fmt=", format, ",", form, stride, ",slots=640,page=16,q=", q);
     // A dense pool whose selected slots lie anywhere in more than 4 GiB
     const int bytes = paged ? 584 : 512;
-    add(cases, own_tolerance(format), "decode:T=2,H=16,fmt=", format, ",len=200,slots=",
-        (std::int64_t{9} << 29) / bytes, ",q=", q);
+    add(cases, own_tolerance(format), "decode:T=2,H=16,fmt=", format,
+        ",len=200,slots=", (std::int64_t{9} << 29) / bytes, ",q=", q);
   }
   return cases;
 }
@@ -331,7 +339,8 @@ std::vector<TestCase> aiter_prefill() {
   std::vector<TestCase> cases;
   const auto one = [&](int tokens, int prefix, int extend, const char* invalid) {
     const std::string len = extend < 0 ? std::to_string(prefix) : concat(prefix, "+", extend);
-    const std::string slots = extend < 0 ? std::to_string(tokens * prefix) : concat(tokens * prefix, "+", tokens * extend);
+    const std::string slots =
+        extend < 0 ? std::to_string(tokens * prefix) : concat(tokens * prefix, "+", tokens * extend);
     add(cases, "aiter-5e-3", "prefill:T=", tokens, ",H=64,len=", len, ",slots=", slots, ",invalid=", invalid);
   };
   for (int tokens : {1, 63, 65, 1024, 16384}) {
@@ -371,7 +380,7 @@ constexpr std::string_view kFlashMlaPrefillData =
 struct PrefillShape {
   int seq_kv, topk;
 };
-constexpr PrefillShape kPrefillShapes[] = {{128, 128},  {256, 256},  {512, 512}, {592, 128},  {1840, 256},
+constexpr PrefillShape kPrefillShapes[] = {{128, 128},  {256, 256},  {512, 512}, {592, 128}, {1840, 256},
                                            {1592, 384}, {1521, 512}, {95, 128},  {153, 256}, {114, 384}};
 
 std::string flashmla_prefill_text(int dim, int heads, int rows, PrefillShape shape) {
@@ -415,9 +424,9 @@ std::vector<TestCase> flashmla_prefill_corner() {
     int rows;
     PrefillShape shape;
   };
-  constexpr Corner kCorners[] = {{1, {128, 128}},    {1, {256, 256}},     {1234, {4321, 4096}}, {4096, {2048, 2048}},
-                                 {1, {32, 2048}},    {1024, {32, 2048}},  {1, {64, 8192}},      {1024, {64, 8192}},
-                                 {70000, {256, 256}}};
+  constexpr Corner kCorners[] = {{1, {128, 128}},      {1, {256, 256}},    {1234, {4321, 4096}},
+                                 {4096, {2048, 2048}}, {1, {32, 2048}},    {1024, {32, 2048}},
+                                 {1, {64, 8192}},      {1024, {64, 8192}}, {70000, {256, 256}}};
   std::vector<TestCase> cases;
   for_dims_and_heads([&](int dim, int heads) {
     for (const Corner& corner : kCorners) {
@@ -455,17 +464,18 @@ std::vector<TestCase> vllm_prefill() {
 std::vector<TestCase> own_prefill() {
   std::vector<TestCase> cases;
   for (int len : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129})
-    for (int heads : {1, 12, 64, 128})
-      add(cases, "exact-key", "prefill:T=3,H=", heads, ",len=", len, ",slots=300");
+    for (int heads : {1, 12, 64, 128}) add(cases, "exact-key", "prefill:T=3,H=", heads, ",len=", len, ",slots=300");
   add(cases, "exact-key", "prefill:T=2,H=16,len=8192,slots=10000");
   add(cases, "exact-key", "prefill:T=0,H=16,len=10");
   add(cases, "exact-key", "prefill:T=70000,H=1,len=4,slots=100");
   for (const char* sink : {"none", "mixed", "minus_inf", "plus_inf", "nan"})
-    add(cases, "exact-key", "prefill:T=20,H=16,len=64+32,slots=500,lengths=from0,all_invalid=0.2,bad=any,invalid=0.2,sink=",
-        sink, ",max_logits=1");
+    add(cases, "exact-key",
+        "prefill:T=20,H=16,len=64+32,slots=500,lengths=from0,all_invalid=0.2,bad=any,invalid=0.2,sink=", sink,
+        ",max_logits=1");
   for (const char* q : {"bf16", "f16"})
     for (const char* dim : {"512", "576"})
-      add(cases, "exact-key", "prefill:T=9,H=24,q=", q, ",fmt=", q, ",D=", dim, ",len=100+28,slots=500,strided=1,lists=rect");
+      add(cases, "exact-key", "prefill:T=9,H=24,q=", q, ",fmt=", q, ",D=", dim,
+          ",len=100+28,slots=500,strided=1,lists=rect");
   return cases;
 }
 

@@ -10,9 +10,9 @@ namespace pasa {
 
 struct Timing {
   int warmup = 3;
-  int reps = 0;               // 0: as many as fit in `seconds`, 5 to 1000
+  int reps = 0;  // 0: as many as fit in `seconds`, 5 to 1000
   double seconds = 0.5;
-  bool cold = false;          // evict the caches before each call
+  bool cold = false;  // evict the caches before each call
 };
 
 struct Samples {

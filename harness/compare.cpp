@@ -20,19 +20,33 @@ constexpr Bound kExactScores{.atol = 2e-5, .rtol = 1e-4};
 constexpr Bound kRoundedScores{.atol = 4e-3, .rtol = 2e-3};
 
 constexpr Tolerance kTolerances[] = {
-    {"exact-key", "keys exact in bf16: errors of P and out, both rounded to 16 bits, relative to the row",
-     {.rtol = 1.0 / 128, .row = 1.0 / 64}, kExactScores, kExactScores, 2e-5},
-    {"rounded-key", "as exact-key, and keys rounded to bf16",
-     {.rtol = 1.0 / 128, .row = 1.0 / 32}, kRoundedScores, kRoundedScores, 5e-5},
+    {"exact-key",
+     "keys exact in bf16: errors of P and out, both rounded to 16 bits, relative to the row",
+     {.rtol = 1.0 / 128, .row = 1.0 / 64},
+     kExactScores,
+     kExactScores,
+     2e-5},
+    {"rounded-key",
+     "as exact-key, and keys rounded to bf16",
+     {.rtol = 1.0 / 128, .row = 1.0 / 32},
+     kRoundedScores,
+     kRoundedScores,
+     5e-5},
     {"aiter-5e-3", "aiter's decode and prefill tests on 16-bit pools", {5e-3, 5e-3}, kExactScores, kExactScores},
     {"aiter-1e-2", "aiter's fp8 decode tests and prefill gates", {1e-2, 1e-2}, kRoundedScores, kRoundedScores},
     {"vllm-2e-2", "vLLM's DSV4 tests", {2e-2, 2e-2}, kRoundedScores, kRoundedScores},
-    {"flashmla-decode", "FlashMLA's sparse decode test",
-     {.atol = 1e-3, .rtol = 2.01 / 128, .either = true}, {.atol = 1e-6, .rtol = 8.01 / 65536, .either = true},
-     {.atol = 1e-6, .rtol = 8.01 / 65536, .either = true}, 5e-6},
-    {"flashmla-prefill", "FlashMLA's sparse prefill test",
-     {.atol = 8e-4, .rtol = 3.01 / 128, .either = true}, {.atol = 1e-6, .rtol = 2.01 / 65536, .either = true},
-     {.atol = 1e-6, .rtol = 2.01 / 65536, .either = true}, 7e-6},
+    {"flashmla-decode",
+     "FlashMLA's sparse decode test",
+     {.atol = 1e-3, .rtol = 2.01 / 128, .either = true},
+     {.atol = 1e-6, .rtol = 8.01 / 65536, .either = true},
+     {.atol = 1e-6, .rtol = 8.01 / 65536, .either = true},
+     5e-6},
+    {"flashmla-prefill",
+     "FlashMLA's sparse prefill test",
+     {.atol = 8e-4, .rtol = 3.01 / 128, .either = true},
+     {.atol = 1e-6, .rtol = 2.01 / 65536, .either = true},
+     {.atol = 1e-6, .rtol = 2.01 / 65536, .either = true},
+     7e-6},
 };
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -220,10 +234,12 @@ std::string Deviation::text() const {
   std::string where = concat(tensor, "[", token, ", ", head);
   where += tensor == "out" ? concat(", ", dim, "]") : "]";
   if (ok) {
-    return concat(tensor, ": largest error ", max_abs, ", ", 100 * worst_ratio, " % of what is allowed (at ", where, ")");
+    return concat(tensor, ": largest error ", max_abs, ", ", 100 * worst_ratio, " % of what is allowed (at ", where,
+                  ")");
   }
   if (wrong == 0) return concat(tensor, ": 1 - cosine similarity is ", cosine, ", expected at most ", cosine_limit);
-  return concat(where, " is ", got, ", expected ", want, " +- ", limit, " (", wrong, " of ", count, " elements differ)");
+  return concat(where, " is ", got, ", expected ", want, " +- ", limit, " (", wrong, " of ", count,
+                " elements differ)");
 }
 
 bool Comparison::ok() const { return std::ranges::all_of(parts, &Deviation::ok); }

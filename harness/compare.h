@@ -47,10 +47,10 @@ struct Deviation {
   std::int64_t wrong = 0, count = 0;
   std::int64_t token = 0, head = 0, dim = 0;  // the worst element (by error over its limit)
   double got = 0, want = 0, limit = 0;
-  double worst_ratio = 0;  // error / limit there; infinite for a NaN or an infinity that should not be
-  double max_abs = 0;      // largest |got - want|
+  double worst_ratio = 0;               // error / limit there; infinite for a NaN or an infinity that should not be
+  double max_abs = 0;                   // largest |got - want|
   double cosine = 0, cosine_limit = 0;  // 1 - cosine similarity and the most it may be (0: not looked at)
-  std::string text() const;  // one line
+  std::string text() const;             // one line
 };
 struct Comparison {
   std::vector<Deviation> parts;

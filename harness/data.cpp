@@ -16,12 +16,9 @@ namespace pasa {
 
 std::uint64_t hash(std::uint64_t seed, std::uint64_t stream, std::uint64_t i) {
   std::uint64_t x = i + 0x9e3779b97f4a7c15u * (stream + 1) + 0xd1b54a32d192ed03u * seed;
-  for (int round = 0; round < 2; ++round) {
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    x ^= x >> 31;
-  }
-  return x;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
 }
 
 double uniform(std::uint64_t random) { return static_cast<double>(random >> 11) * 0x1p-53; }
@@ -36,8 +33,26 @@ namespace {
 
 // Streams of random numbers; each source has its own.
 enum Stream : std::uint64_t {
-  kQuery, kSinkValue, kSinkKind, kShift, kLength, kEmpty, kAllInvalid, kInvalid, kInvalidAt, kBad, kSlot, kStart, kPages,
-  kSequence, kBeyond, kKey, kKeyOf, kScaleOf, kNanAt, kStreamCount
+  kQuery,
+  kSinkValue,
+  kSinkKind,
+  kShift,
+  kLength,
+  kEmpty,
+  kAllInvalid,
+  kInvalid,
+  kInvalidAt,
+  kBad,
+  kSlot,
+  kStart,
+  kPages,
+  kSequence,
+  kBeyond,
+  kKey,
+  kKeyOf,
+  kScaleOf,
+  kNanAt,
+  kStreamCount
 };
 
 std::uint64_t below(std::uint64_t random, std::uint64_t bound) {
@@ -100,7 +115,7 @@ struct SourceMaker {
     const std::int64_t token_bytes =
         with_format(s.format, dim, []<typename Format>() { return std::int64_t{Format::kTokenBytes}; });
     const std::int64_t dense = page * token_bytes;
-    page_stride = s.stride > 0                  ? s.stride
+    page_stride = s.stride > 0                 ? s.stride
                   : s.stride == kStride576     ? (dense + 575) / 576 * 576
                   : s.stride == kStridePlusRow ? dense + token_bytes
                                                : dense;
@@ -137,7 +152,7 @@ struct SourceMaker {
       case Lengths::kQuarter:
         return draw(s.len / 4);
       case Lengths::kEdges: {
-        constexpr std::int64_t kEdges[] = {0,  1,   15,  16,  17,  31,  32,  33,  47,   48,   63,
+        constexpr std::int64_t kEdges[] = {0,  1,  15,  16,  17,  31,  32,  33,  47,  48, 63,
                                            64, 65, 127, 128, 129, 191, 192, 255, 256, 257};
         const std::int64_t count = std::ranges::count_if(kEdges, [&](std::int64_t edge) { return edge < s.len; });
         const std::int64_t at = t % (count + 1);
@@ -149,15 +164,16 @@ struct SourceMaker {
 
   std::int32_t bad_index(std::uint64_t r) const {
     if (s.bad == BadIndex::kMinusOne) return -1;
-    const std::int64_t bad[] = {std::numeric_limits<std::int32_t>::min(), -123456, -1, slots, slots + 1, 114514, 1919810,
-                                2147480000, std::numeric_limits<std::int32_t>::max()};
+    const std::int64_t bad[] = {
+        std::numeric_limits<std::int32_t>::min(), -123456, -1, slots, slots + 1, 114514, 1919810, 2147480000,
+        std::numeric_limits<std::int32_t>::max()};
     const std::int64_t index = bad[below(r, std::size(bad))];
     return index >= 0 && index < slots ? -1 : static_cast<std::int32_t>(std::min<std::int64_t>(index, 2147483647));
   }
 
   // Entry j of row t's list. `at` numbers the entries of all rows.
-  std::int32_t entry(std::int64_t t, std::int64_t j, std::uint64_t at, const Permutation& row,
-                     const Permutation& pages, std::int64_t sequence_length) const {
+  std::int32_t entry(std::int64_t t, std::int64_t j, std::uint64_t at, const Permutation& row, const Permutation& pages,
+                     std::int64_t sequence_length) const {
     const auto n = static_cast<std::uint64_t>(slots);
     const auto position = static_cast<std::uint64_t>(j);
     switch (s.pattern) {
@@ -335,7 +351,8 @@ struct KeyTable {
       } else {
         float value = any ? static_cast<float>(0.004 * normal(r)) : 0.125f * static_cast<float>(1 << below(r, 6));
         if (any && r % 16 == 0) value = 0;
-        std::uint8_t* at = Format::kScaling == Scaling::kSideFloat ? scale(i) + 4 * tile : record(i) + Format::kNope + 4 * tile;
+        std::uint8_t* at =
+            Format::kScaling == Scaling::kSideFloat ? scale(i) + 4 * tile : record(i) + Format::kNope + 4 * tile;
         store_float(at, value);
       }
     }
@@ -382,7 +399,7 @@ void write_nan(const SlotBytes<Format>& place, int d) {
 
 template <typename Format>
 void SourceMaker::fill_pool(const pasa_source& source) const {
-  constexpr std::int64_t kTableKeys = 4096;
+  constexpr std::int64_t kTableKeys = 1024;
   const std::int64_t table_keys = std::min(slots, kTableKeys);
   KeyTable<Format> table(*this, table_keys);
 
@@ -411,9 +428,10 @@ void SourceMaker::fill_pool(const pasa_source& source) const {
         if (whole || beside) poison_slot(place);
         continue;
       }
-      const auto key = slots <= kTableKeys
-                           ? slot
-                           : static_cast<std::int64_t>(below(random(kKeyOf, at), static_cast<std::uint64_t>(table_keys)));
+      const auto key =
+          slots <= kTableKeys
+              ? slot
+              : static_cast<std::int64_t>(below(random(kKeyOf, at), static_cast<std::uint64_t>(table_keys)));
       std::memcpy(place.record, table.record(key), Format::kRecordBytes);
       if (place.scales) std::memcpy(place.scales, table.scale(key), KeyTable<Format>::kScaleBytes);
       // The byte behind the exponents means nothing.

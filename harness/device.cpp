@@ -34,14 +34,16 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   }
   std::string present;
   for (const std::string& device : device_names()) present += (present.empty() ? "" : ", ") + device;
-  require(PASA_ERROR_DEVICE, index >= 0 && index < gpus, "device '", name, "' is not there, this machine has ", present);
+  require(PASA_ERROR_DEVICE, index >= 0 && index < gpus, "device '", name, "' is not there, this machine has ",
+          present);
   return open_cuda(index);
 }
 
 namespace {
 
 // A pool with wide gaps between its pages is moved page by page; everything else at once.
-void move(const pasa_tensor& host, void* device, const std::function<void(std::byte* host, std::byte* device, std::size_t)>& copy) {
+void move(const pasa_tensor& host, void* device,
+          const std::function<void(std::byte* host, std::byte* device, std::size_t)>& copy) {
   const std::size_t bytes = span_bytes(host);
   auto* base = static_cast<std::byte*>(host.data);
   auto* target = static_cast<std::byte*>(device);

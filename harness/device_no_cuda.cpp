@@ -7,7 +7,8 @@ namespace pasa {
 int cuda_device_count() { return 0; }
 
 std::unique_ptr<Device> open_cuda(int) {
-  throw Error(PASA_ERROR_DEVICE, "cuda is not in this build of pasa, expected cpu (rebuild with nvcc in PATH for cuda)");
+  throw Error(PASA_ERROR_DEVICE,
+              "cuda is not in this build of pasa, expected cpu (rebuild with nvcc in PATH for cuda)");
 }
 
 }  // namespace pasa

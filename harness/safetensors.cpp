@@ -25,9 +25,9 @@ struct DtypeInfo {
   std::string_view name;
   std::uint64_t bytes;
 };
-constexpr DtypeInfo kDtypes[] = {{"BOOL", 1}, {"U8", 1},      {"I8", 1},   {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
-                                 {"I16", 2},  {"U16", 2},     {"F16", 2},  {"BF16", 2},    {"I32", 4},     {"U32", 4},
-                                 {"F32", 4},  {"C64", 8},     {"I64", 8},  {"U64", 8},     {"F64", 8}};
+constexpr DtypeInfo kDtypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
+                                 {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},     {"U32", 4},
+                                 {"F32", 4},  {"C64", 8}, {"I64", 8}, {"U64", 8},     {"F64", 8}};
 
 template <typename... Parts>
 [[noreturn]] void refuse(const Parts&... parts) {
@@ -177,10 +177,12 @@ const StoredTensor* Container::find(std::string_view name) const {
 
 Container parse_safetensors(std::span<const std::byte> file) {
   std::uint64_t header_bytes = 0;
-  if (file.size() < sizeof header_bytes) refuse("the file has ", file.size(), " bytes, too few for a safetensors header");
+  if (file.size() < sizeof header_bytes)
+    refuse("the file has ", file.size(), " bytes, too few for a safetensors header");
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   if (header_bytes >= kMaxHeaderBytes) {
-    refuse("the header length is ", header_bytes, ", expected less than ", kMaxHeaderBytes, ": not a safetensors file?");
+    refuse("the header length is ", header_bytes, ", expected less than ", kMaxHeaderBytes,
+           ": not a safetensors file?");
   }
   if (header_bytes > file.size() - sizeof header_bytes) {
     refuse("the header length is ", header_bytes, ", but only ", file.size() - sizeof header_bytes, " bytes follow it");
@@ -222,7 +224,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
   text.append((kDataAlignment - (8 + text.size()) % kDataAlignment) % kDataAlignment, ' ');
 
   // A device such as /dev/null is written to; a regular file is replaced only when its successor is complete.
-  struct stat status{};
+  struct stat status {};
   const bool in_place = stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
   std::filesystem::path target = path;
   if (!in_place) target += ".part" + std::to_string(getpid());

@@ -21,18 +21,23 @@ struct Word {
 };
 constexpr Word<bool> kBools[] = {{false, "0"}, {true, "1"}};
 constexpr Word<pasa_dtype> kQueryTypes[] = {{PASA_BF16, "bf16"}, {PASA_F16, "f16"}};
-constexpr Word<Lists> kLists[] = {{Lists::kRagged, "ragged"}, {Lists::kRect, "rect"}, {Lists::kRectLengths, "rect_lengths"}};
-constexpr Word<Lengths> kLengths[] = {{Lengths::kFixed, "fixed"},     {Lengths::kFrom0, "from0"}, {Lengths::kFrom1, "from1"},
-                                      {Lengths::kQuarter, "quarter"}, {Lengths::kEdges, "edges"}};
+constexpr Word<Lists> kLists[] = {
+    {Lists::kRagged, "ragged"}, {Lists::kRect, "rect"}, {Lists::kRectLengths, "rect_lengths"}};
+constexpr Word<Lengths> kLengths[] = {{Lengths::kFixed, "fixed"},
+                                      {Lengths::kFrom0, "from0"},
+                                      {Lengths::kFrom1, "from1"},
+                                      {Lengths::kQuarter, "quarter"},
+                                      {Lengths::kEdges, "edges"}};
 constexpr Word<Pattern> kPatterns[] = {{Pattern::kRandom, "random"},
                                        {Pattern::kUnique, "unique"},
                                        {Pattern::kWindow, "window"},
                                        {Pattern::kSequence, "sequence"}};
 constexpr Word<BadIndex> kBadIndices[] = {{BadIndex::kMinusOne, "minus_one"}, {BadIndex::kAny, "any"}};
-constexpr Word<Values> kValues[] = {{Values::kNormal, "normal"}, {Values::kExponents, "exponents"}, {Values::kCodes, "codes"}};
-constexpr Word<Sink> kSinks[] = {{Sink::kNone, "none"},       {Sink::kSmall, "small"},       {Sink::kNormal, "normal"},
-                                 {Sink::kMixed, "mixed"},     {Sink::kMinusInf, "minus_inf"}, {Sink::kPlusInf, "plus_inf"},
-                                 {Sink::kNotANumber, "nan"}};
+constexpr Word<Values> kValues[] = {
+    {Values::kNormal, "normal"}, {Values::kExponents, "exponents"}, {Values::kCodes, "codes"}};
+constexpr Word<Sink> kSinks[] = {
+    {Sink::kNone, "none"},          {Sink::kSmall, "small"},      {Sink::kNormal, "normal"}, {Sink::kMixed, "mixed"},
+    {Sink::kMinusInf, "minus_inf"}, {Sink::kPlusInf, "plus_inf"}, {Sink::kNotANumber, "nan"}};
 constexpr Word<Poison> kPoisons[] = {{Poison::kAuto, "auto"}, {Poison::kAll, "all"}, {Poison::kNone, "none"}};
 constexpr Word<std::int64_t> kStrides[] = {{kStrideDense, "dense"}, {kStride576, "x576"}, {kStridePlusRow, "plus_row"}};
 constexpr auto kFormatWords = [] {
@@ -84,7 +89,9 @@ struct Numbers {
 struct StrideCodec {
   Words<std::int64_t> words{kStrides};
   Numbers<std::int64_t> bytes{1, std::int64_t{1} << 40};
-  bool parse(std::string_view text, std::int64_t& value) const { return words.parse(text, value) || bytes.parse(text, value); }
+  bool parse(std::string_view text, std::int64_t& value) const {
+    return words.parse(text, value) || bytes.parse(text, value);
+  }
   std::string print(std::int64_t value) const { return value > 0 ? bytes.print(value) : words.print(value); }
   std::string accepted() const { return words.accepted() + "|bytes"; }
 };
@@ -99,13 +106,19 @@ struct Option {
 
 template <typename Codec, typename Value>
 Option global(std::string_view key, std::string_view what, Codec codec, Value CaseSpec::*field) {
-  return {key, what, false, codec.accepted(),
+  return {key,
+          what,
+          false,
+          codec.accepted(),
           [=](CaseSpec& spec, int, std::string_view text) { return codec.parse(text, spec.*field); },
           [=](const CaseSpec& spec, int) { return codec.print(spec.*field); }};
 }
 template <typename Codec, typename Value>
 Option per_source(std::string_view key, std::string_view what, Codec codec, Value SourceSpec::*field) {
-  return {key, what, true, codec.accepted(),
+  return {key,
+          what,
+          true,
+          codec.accepted(),
           [=](CaseSpec& spec, int s, std::string_view text) { return codec.parse(text, spec.source[s].*field); },
           [=](const CaseSpec& spec, int s) { return codec.print(spec.source[s].*field); }};
 }
@@ -123,7 +136,8 @@ const std::vector<Option>& options() {
     o.push_back(global("T", "query rows", Int64{0, kMaxCount}, &CaseSpec::tokens));
     o.push_back(global("H", "heads", Int{1, 4096}, &CaseSpec::heads));
     o.push_back(per_source("fmt", "KV format", Words(kFormatWords), &SourceSpec::format));
-    o.push_back(per_source("len", "list entries a row; main+extra makes two sources", Int64{0, kMaxCount}, &SourceSpec::len));
+    o.push_back(
+        per_source("len", "list entries a row; main+extra makes two sources", Int64{0, kMaxCount}, &SourceSpec::len));
     o.push_back(global("D", "head dimension, 0 = the format's", Int{0, 576}, &CaseSpec::dim));
     o.push_back(global("q", "type of q and out", Words(kQueryTypes), &CaseSpec::q));
     o.push_back(per_source("page", "slots a page (paged formats)", Int64{1, 1 << 20}, &SourceSpec::page));
@@ -137,7 +151,8 @@ const std::vector<Option>& options() {
     o.push_back(global("seq_vary", "sequences of different length", Words(kBools), &CaseSpec::seq_vary));
     o.push_back(per_source("invalid", "fraction of invalid entries", fraction, &SourceSpec::invalid));
     o.push_back(per_source("bad", "what an invalid entry is", Words(kBadIndices), &SourceSpec::bad));
-    o.push_back(per_source("all_invalid", "fraction of rows with only invalid entries", fraction, &SourceSpec::all_invalid));
+    o.push_back(
+        per_source("all_invalid", "fraction of rows with only invalid entries", fraction, &SourceSpec::all_invalid));
     o.push_back(per_source("empty", "fraction of rows without entries", fraction, &SourceSpec::empty));
     o.push_back(per_source("nan", "fraction of selected slots with a NaN", fraction, &SourceSpec::nan));
     o.push_back(per_source("values", "what the pool holds", Words(kValues), &SourceSpec::values));

@@ -38,9 +38,9 @@ struct SourceSpec {
   std::int64_t len = 1024;  // entries of the longest list, or the width
   Lists lists = Lists::kRagged;
   Lengths lengths = Lengths::kFixed;
-  std::int64_t page = 64;               // slots per page; 1 for flat formats
-  std::int64_t stride = kStrideDense;   // bytes from page to page (flat: from slot to slot), or one of the above
-  std::int64_t slots = 0;               // 0: T * len, at least len, at most 2^18
+  std::int64_t page = 64;              // slots per page; 1 for flat formats
+  std::int64_t stride = kStrideDense;  // bytes from page to page (flat: from slot to slot), or one of the above
+  std::int64_t slots = 0;              // 0: T * len, at least len, at most 2^18
   Pattern pattern = Pattern::kRandom;
   std::int64_t seq = 0;  // Pattern::kSequence: tokens of a sequence; 0: len
   double invalid = 0;    // fraction of entries that are no slot; > 0 means at least one a row
@@ -66,9 +66,9 @@ struct CaseSpec {
   double scale = 0;  // used if has_scale
   bool has_scale = false;
   double q_std = 0.5, q_clip = 0, shift = 0;  // q = clamp(N(0, q_std), +-q_clip) + shift * u; pools are shifted too
-  bool seq_vary = false;     // sequences of different length
-  bool v32_pow2 = false;     // fp8_v32 scales as powers of two (FlashMLA's writer) instead of amax / 448 (vLLM's)
-  bool strided = false;      // q, rectangular lists and outputs with gaps between their rows
+  bool seq_vary = false;                      // sequences of different length
+  bool v32_pow2 = false;  // fp8_v32 scales as powers of two (FlashMLA's writer) instead of amax / 448 (vLLM's)
+  bool strided = false;   // q, rectangular lists and outputs with gaps between their rows
   bool lse = true, max_logits = false;
   bool nan_to_zero = false, skip_reduce = false, no_invalid = false;
   int splits = 0, block_h = 0;

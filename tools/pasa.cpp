@@ -201,7 +201,8 @@ int info(const Options& options) {
     break;
   }
   json["cpu_features"] = Json::array();
-  for (const char* flag : {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vbmi", "avx512_bf16", "amx_tile", "amx_bf16", "asimd"}) {
+  for (const char* flag :
+       {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vbmi", "avx512_bf16", "amx_tile", "amx_bf16", "asimd"}) {
     if (flags.contains(flag)) json["cpu_features"].push_back(flag);
   }
   for (int i = 0; i < pasa_kernel_count(); ++i) {
@@ -286,9 +287,9 @@ int run(const Options& options) {
   save_result(options.output, c, device->name(), ran.kernel);
   print_notes(c);
   if (options.json) {
-    const Json json{{"case", c.name},          {"result", options.output},   {"device", device->name()},
-                    {"kernel", ran.kernel},    {"plan", ran.summary},        {"seconds", ran.seconds},
-                    {"skipped_indices", skipped}};
+    const Json json{
+        {"case", c.name},      {"result", options.output}, {"device", device->name()},  {"kernel", ran.kernel},
+        {"plan", ran.summary}, {"seconds", ran.seconds},   {"skipped_indices", skipped}};
     print("{}\n", json.dump(2));
   } else {
     print("{}: {} on {}, {} for one call (pasa bench times it properly)\n", options.output, ran.kernel, device->name(),
@@ -430,12 +431,14 @@ int bench(const Options& options) {
     print("{}\n", json.dump(2));
     return 0;
   }
-  Table table({"problem", "kernel", "splits", "median", "spread", "gathered+rows", "GB/s", "GFLOP/s", "of roofline"}, 2);
+  Table table({"problem", "kernel", "splits", "median", "spread", "gathered+rows", "GB/s", "GFLOP/s", "of roofline"},
+              2);
   for (const Json& row : json) {
     std::string fraction = "-";
     if (row.contains("roofline")) {
       const std::string bound = row["roofline"]["bound"];
-      fraction = fmt::format("{} {}", percent(row["roofline"]["fraction"].get<double>()), bound == "memory" ? "mem" : "fp");
+      fraction =
+          fmt::format("{} {}", percent(row["roofline"]["fraction"].get<double>()), bound == "memory" ? "mem" : "fp");
     }
     const auto number = [&](const char* key) { return row[key].get<double>(); };
     table.add({row["problem"].get<std::string>(), row["kernel"].get<std::string>(),
@@ -444,8 +447,10 @@ int bench(const Options& options) {
                fmt::format("{:.0f}", number("gflops_per_s")), fraction});
   }
   table.print_all();
-  print("\nspread: interquartile range over median. of roofline: the least time that this machine's measured gather rate\n"
-        "(mem) or peak of the kernel's arithmetic unit (fp) would allow, over the median.\n");
+  print(
+      "\nspread: interquartile range over median. of roofline: the least time that this machine's measured gather "
+      "rate\n"
+      "(mem) or peak of the kernel's arithmetic unit (fp) would allow, over the median.\n");
   return 0;
 }
 
@@ -477,14 +482,17 @@ int explain(const Options& options) {
     entry["bytes"] = work.bytes;
     json.push_back(entry);
     if (options.json) continue;
-    print("{}\n  {}\n  {} valid keys, {} skipped; {:.3g} GFLOP, {} to read and write\n\n", c.name, shape_text(c), work.keys,
-          skipped, work.flops * 1e-9, bytes_text(work.bytes));
+    print("{}\n  {}\n  {} valid keys, {} skipped; {:.3g} GFLOP, {} to read and write\n\n", c.name, shape_text(c),
+          work.keys, skipped, work.flops * 1e-9, bytes_text(work.bytes));
     print("{} on {} ({})\n  {}\n  splits {}, workspace {}\n\nkernels, in order of preference\n", runner.kernel(),
           device->name(), device->description(), runner.summary(), runner.splits(),
           bytes_text(static_cast<double>(runner.workspace_bytes())));
     for (const Json& answer : entry["kernels"]) {
       const std::string name = answer["name"], reason = answer["reason"];
-      print("  {:<14} {}\n", name, name == runner.kernel() ? "chosen" : answer["accepts"] ? "can too" : "no: " + reason);
+      print("  {:<14} {}\n", name,
+            name == runner.kernel() ? "chosen"
+            : answer["accepts"]     ? "can too"
+                                    : "no: " + reason);
     }
   }
   if (options.json) print("{}\n", json.dump(2));
@@ -524,7 +532,8 @@ int main_checked(int argc, char** argv) {
   json(info_command);
 
   CLI::App* make_command = app.add_subcommand("make", "write a named or described problem as a case file");
-  problems(make_command, "a name or a description, e.g. \"decode:T=64,H=128,fmt=fp8_ds_mla,len=128+1024\"", false, true);
+  problems(make_command, "a name or a description, e.g. \"decode:T=64,H=128,fmt=fp8_ds_mla,len=128+1024\"", false,
+           true);
   make_command->add_option("-o,--output", options.output, "the case file")->required();
   CLI::Option* seed = make_command->add_option("--seed", options.seed, "of the generator [the description's, or 0]");
   make_command->add_flag("--expected", options.expected, "store the float64 reference's out and lse in the file");
@@ -538,7 +547,8 @@ int main_checked(int argc, char** argv) {
   json(run_command);
   run_command->footer("Example\n  pasa run case.safetensors -o result.safetensors --kernel cpu:avx2 --splits 4");
 
-  CLI::App* check_command = app.add_subcommand("check", "compare with the float64 reference, and with expected_* of the file");
+  CLI::App* check_command =
+      app.add_subcommand("check", "compare with the float64 reference, and with expected_* of the file");
   problems(check_command, kCase, true, true);
   where(check_command, true);
   std::string tolerance_names = "one of";
@@ -547,19 +557,26 @@ int main_checked(int argc, char** argv) {
   json(check_command);
   check_command->footer("Example\n  pasa check case.safetensors --kernel cpu:avx2 cpu:portable");
 
-  CLI::App* bench_command = app.add_subcommand("bench", "time problems: median, GB/s, GFLOP/s, fraction of the roofline");
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "time problems: median, GB/s, GFLOP/s, fraction of the roofline");
   problems(bench_command, kCase, true, false);
   bench_command->add_option("--case", options.problems, "the same as an option");
   where(bench_command, true);
-  bench_command->add_option("--warmup", options.timing.warmup, "calls before the clock starts")->capture_default_str()->check(CLI::Range(0, 1 << 20));
-  bench_command->add_option("--reps", options.timing.reps, "repetitions [as many as fit in --seconds, 5 to 1000]")->check(CLI::Range(1, 1 << 20));
-  bench_command->add_option("--seconds", options.timing.seconds, "time for a measurement")->capture_default_str()->check(CLI::Range(0.0, 3600.0));
+  bench_command->add_option("--warmup", options.timing.warmup, "calls before the clock starts")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  bench_command->add_option("--reps", options.timing.reps, "repetitions [as many as fit in --seconds, 5 to 1000]")
+      ->check(CLI::Range(1, 1 << 20));
+  bench_command->add_option("--seconds", options.timing.seconds, "time for a measurement")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 3600.0));
   bench_command->add_flag("--cold", options.timing.cold, "evict the caches before each call");
   bench_command->add_flag("--no-roofline", options.no_roofline, "do not measure the machine's ceilings");
   bench_command->add_flag("--list", options.list, "print the named problems");
   json(bench_command);
-  bench_command->footer("Examples\n  pasa bench\n  pasa bench dsv4-c4a-8k \"decode:T=1,H=16,len=128+8\" --kernel all --threads 1\n"
-                        "--kernel all times every kernel that serves the problem on the device.");
+  bench_command->footer(
+      "Examples\n  pasa bench\n  pasa bench dsv4-c4a-8k \"decode:T=1,H=16,len=128+8\" --kernel all --threads 1\n"
+      "--kernel all times every kernel that serves the problem on the device.");
 
   CLI::App* explain_command = app.add_subcommand("explain", "which kernel serves a problem, and why the others do not");
   problems(explain_command, kCase, true, true);
