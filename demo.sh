@@ -8,6 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+# Debian's own interpreter sees the packages that apt installs, whatever else is first in PATH.
+python=python3; [ -x /usr/bin/python3 ] && python=/usr/bin/python3
+
 say() { printf '\n== %s\n' "$*"; }
 
 # ---- packages: only what is missing, only where there is apt
@@ -36,7 +39,7 @@ fi
 pasa=build/tools/pasa
 
 # ---- the problem: tokens x heads, as large as suits the device
-best=$($pasa info --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["devices"][0]["name"])')
+best=$($pasa info --json | $python -c 'import json, sys; print(json.load(sys.stdin)["devices"][0]["name"])')
 device=${DEVICE:-$best}
 case $device in
   cpu*) tokens=${TOKENS:-16} heads=${HEADS:-64} ;;
@@ -74,5 +77,5 @@ grep -c '^ok' build/demo/check.log | sed 's/$/ of them within tolerance/'
 say "timing them on $device"
 $pasa bench "${cases[@]}" --device "$device" --seconds 0.3 --json >build/demo/bench.json
 $pasa info --json >build/demo/info.json
-python3 bench/plot.py build/demo/bench.json --info build/demo/info.json --title "DeepSeek-V4 decode, $tokens queries x $heads heads" \
+$python bench/plot.py build/demo/bench.json --info build/demo/info.json --title "DeepSeek-V4 decode, $tokens queries x $heads heads" \
   -o build/demo/speed.png
