@@ -3,6 +3,7 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace gfx950emu {
 namespace {
@@ -14,10 +15,11 @@ constexpr std::size_t kPage = 4096;
 // being the keys and array positions from the root, joined by '/'.
 class MessagePack {
  public:
+  using Visit = std::function<void(const std::string& path, u32 number, std::string text)>;  // a type: map() nests a visit
+
   explicit MessagePack(std::span<const std::byte> bytes) : bytes_(bytes) {}
 
-  template <typename Visit>
-  void walk(const std::string& path, Visit&& visit) {
+  void walk(const std::string& path, const Visit& visit) {
     const u32 type = take(1);
     if (type < 0x80) return visit(path, type, "");
     if (type < 0x90) return map(path, type & 15, visit);
@@ -71,12 +73,10 @@ class MessagePack {
     for (u32 k = 0; k < n; ++k) s += static_cast<char>(take(1));
     return s;
   }
-  template <typename Visit>
-  void array(const std::string& path, u32 n, Visit&& visit) {
+  void array(const std::string& path, u32 n, const Visit& visit) {
     for (u32 k = 0; k < n; ++k) walk(path + '/' + std::to_string(k), visit);
   }
-  template <typename Visit>
-  void map(const std::string& path, u32 n, Visit&& visit) {
+  void map(const std::string& path, u32 n, const Visit& visit) {
     for (u32 k = 0; k < n; ++k) {
       std::string key;
       walk("", [&](const std::string&, u32, std::string s) { key = std::move(s); });
