@@ -15,7 +15,7 @@ import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
-from . import _native
+from . import _native, ops
 from ._case import load_case, save_case
 from ._native import Error, Status
 from ._native import version as __version__
@@ -38,6 +38,7 @@ __all__ = [
     "explain",
     "kernels",
     "load_case",
+    "ops",
     "plan",
     "reduce",
     "save_case",

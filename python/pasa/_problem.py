@@ -79,7 +79,7 @@ def _count(name: str, value: int | None) -> int:
     return value or 0
 
 
-def _format(name: str, value: str | None) -> int:
+def format_code(name: str, value: str | None) -> int:
     if value not in FORMATS:
         raise fail(Status.RANGE, f"{name} is {value!r}, expected one of {', '.join(FORMATS)}")
     return FORMATS[value]
@@ -98,8 +98,8 @@ def _template(kv_format, extra_kv_format, softmax_scale, splits, block_h, flags,
         threads=_count("threads", threads),
         kernel=None if kernel is None else ctypes.addressof(c_string(kernel)),
     )
-    problem.main.format = _format("kv_format", kv_format)
-    problem.extra.format = 0 if extra_kv_format is None else _format("extra_kv_format", extra_kv_format)
+    problem.main.format = format_code("kv_format", kv_format)
+    problem.extra.format = 0 if extra_kv_format is None else format_code("extra_kv_format", extra_kv_format)
     return bytes(problem)
 
 

@@ -67,7 +67,7 @@ _this_thread = _ThisThread()
 class NumpyArrays:
     """Host memory. NumPy knows no bfloat16: it is ml_dtypes.bfloat16 or uint16 bits, and results have the form of q."""
 
-    float32 = np.float32
+    float32, int32, uint8 = np.float32, np.int32, np.uint8
 
     def describe(self, packed: bytearray, fields, arrays) -> list[tuple[int, int]]:
         """Writes the struct of each array that is not None at its (name, offset); returns (word, address) of the data."""
@@ -137,7 +137,7 @@ class TorchTensors:
     """CPU and GPU tensors; work goes to the current stream of q's device."""
 
     def __init__(self, torch):
-        self.torch, self.float32 = torch, torch.float32
+        self.torch, self.float32, self.int32, self.uint8 = torch, torch.float32, torch.int32, torch.uint8
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.gpu = _native.HIP if getattr(torch.version, "hip", None) else _native.CUDA
         self.dtypes = {getattr(torch, name): code for name, code in _DTYPES.items() if hasattr(torch, name)}

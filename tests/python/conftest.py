@@ -1,5 +1,9 @@
 import numpy as np
 import pytest
+from hypothesis import settings
+
+settings.register_profile("pasa", database=None, derandomize=True)  # the same examples in every run, no files
+settings.load_profile("pasa")
 
 
 @pytest.fixture

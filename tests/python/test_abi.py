@@ -9,16 +9,31 @@ import subprocess
 
 import pytest
 
-from pasa import _native, _problem
+from pasa import _native, _problem, ops
 
-ROOT = pathlib.Path(__file__).parents[2]
-HEADER = ROOT / "include" / "pasa" / "pasa.h"
+INCLUDE = pathlib.Path(__file__).parents[2] / "include"
+HEADERS = [INCLUDE / "pasa" / "pasa.h", INCLUDE / "pasa" / "ops.h"]
+TEXT = re.sub(r"/\*.*?\*/", "", "".join(header.read_text() for header in HEADERS), flags=re.S)
 STRUCTS = {
     "pasa_tensor": _native.Tensor,
     "pasa_source": _native.Source,
     "pasa_problem": _native.Problem,
     "pasa_reduce_problem": _native.ReduceProblem,
     "pasa_kernel_info": _native.KernelInfo,
+    "pasa_cache": ops.Cache,
+    "pasa_paging": ops.Paging,
+    "pasa_lists": ops.ListsStruct,
+    "pasa_queries": ops.Queries,
+    "pasa_cache_write_args": ops.CacheWriteArgs,
+    "pasa_cache_gather_args": ops.CacheGatherArgs,
+    "pasa_slots_args": ops.SlotsArgs,
+    "pasa_token_counts_args": ops.TokenCountsArgs,
+    "pasa_list_dense_args": ops.ListDenseArgs,
+    "pasa_list_topk_args": ops.ListTopkArgs,
+    "pasa_list_combine_args": ops.ListCombineArgs,
+    "pasa_list_compressed_args": ops.ListCompressedArgs,
+    "pasa_list_window_args": ops.ListWindowArgs,
+    "pasa_merge_args": ops.MergeArgs,
 }
 
 
@@ -33,8 +48,8 @@ def from_c(tmp_path_factory):
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         for field, *_ in struct._fields_:
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
-    (folder / "abi.c").write_text(f'#include <stdio.h>\n#include "{HEADER}"\nint main(void) {{ {" ".join(lines)} }}\n')
-    subprocess.run([compiler, "-std=c11", "-o", folder / "abi", folder / "abi.c"], check=True)
+    (folder / "abi.c").write_text(f'#include <stdio.h>\n#include "pasa/ops.h"\nint main(void) {{ {" ".join(lines)} }}\n')
+    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, "-o", folder / "abi", folder / "abi.c"], check=True)
     output = subprocess.run([folder / "abi"], check=True, capture_output=True, text=True).stdout
     return {name: int(value) for name, value in map(str.split, output.splitlines())}
 
@@ -48,16 +63,15 @@ def test_size_and_offsets(from_c, name):
 
 
 def test_every_field_is_bound():
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
+    assert set(re.findall(r"typedef struct (\w+) {", TEXT)) == STRUCTS.keys()
     for name, struct in STRUCTS.items():
-        body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", text, re.S)[1]
+        body = re.search(rf"typedef struct {name} {{(.*?)}} {name};", TEXT, re.S)[1]
         fields = re.findall(r"\b(\w+)(?:\[[^]]*\])?\s*[,;]", body)
         assert fields == [field for field, *_ in struct._fields_], name
 
 
 def _enum(prefix):
-    text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.S)
-    return {name: int(value) for name, value in re.findall(rf"\bPASA_{prefix}(\w+) = (\d+)", text)}
+    return {name: int(value) for name, value in re.findall(rf"\bPASA_{prefix}(\w+) = (\d+)", TEXT)}
 
 
 def test_numbers_of_enums():
@@ -70,6 +84,8 @@ def test_numbers_of_enums():
             assert getattr(_native, name) == value
         if name in ("NAN_TO_ZERO", "SKIP_REDUCE", "NO_INVALID"):
             assert getattr(_native, name) == value
+        if name == "POWER_OF_TWO_SCALES":
+            assert ops.POWER_OF_TWO_SCALES == value
 
 
 def test_names_of_statuses():
