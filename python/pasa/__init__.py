@@ -239,7 +239,7 @@ class Plan:
         if workspace is not None:
             self._workspace, (self._scratch, self._size) = workspace, self._arrays.memory(q, workspace)
         else:
-            self._workspace, self._scratch = self._arrays.scratch(q, self._size, keep=True) if self._size else (None, None)
+            self._workspace, self._scratch = self._arrays.scratch(q, self._size, keep=True)
         self._address, self._native_plan = self._problem.address, self._handle.handle
 
     kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")

@@ -61,7 +61,7 @@ class Error(RuntimeError):
 
     @property
     def category(self) -> str:
-        """"device", "dtype", "rank", "shape", "stride", ...: see pasa.Status."""
+        """The status as the library spells it: "device", "dtype", "rank", "shape", "stride", ..."""
         return self.status.name.lower()
 
 

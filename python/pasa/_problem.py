@@ -12,7 +12,7 @@ import functools
 from typing import Any
 
 from . import _native
-from ._native import FORMATS, NAN_TO_ZERO, NO_INVALID, SKIP_REDUCE, Problem, ReduceProblem, Source, Status, c_string, fail
+from ._native import FORMATS, Problem, ReduceProblem, Source, Status, c_string, fail
 
 _ABSENT = bytes(ctypes.sizeof(_native.Tensor))
 
@@ -87,14 +87,14 @@ def format_code(name: str, value: str | None) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _template(kv_format, extra_kv_format, softmax_scale, splits, block_h, flags, kernel, threads) -> bytes:
-    nan_to_zero, no_invalid, skip_reduce = flags
+    bits = (_native.NAN_TO_ZERO, _native.NO_INVALID, _native.SKIP_REDUCE)
     problem = Problem(
         struct_size=ctypes.sizeof(Problem),
         softmax_scale=0.0 if softmax_scale is None else softmax_scale,
         has_softmax_scale=softmax_scale is not None,
         kv_splits=_count("splits", splits),
         block_h=_count("block_h", block_h),
-        flags=bool(nan_to_zero) * NAN_TO_ZERO | bool(no_invalid) * NO_INVALID | bool(skip_reduce) * SKIP_REDUCE,
+        flags=sum(bit for bit, flag in zip(bits, flags) if flag),
         threads=_count("threads", threads),
         kernel=None if kernel is None else ctypes.addressof(c_string(kernel)),
     )

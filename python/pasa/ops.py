@@ -51,66 +51,50 @@ def _tensors(*names: str) -> list[tuple[str, Any]]:
     return [(name, Tensor) for name in names]
 
 
+def _integers(*names: str) -> list[tuple[str, Any]]:
+    return [(name, c_int64) for name in names]
+
+
 _SIZE = ("struct_size", c_size_t)
-Cache = _struct("Cache", ("format", c_int), *_tensors("kv", "kv_scales"), ("block_size", c_int64))
-Paging = _struct(
-    "Paging", *_tensors("block_table"), ("block_size", c_int64), ("num_blocks", c_int64), ("base", c_int64), ("ring", c_int32)
-)
+Cache = _struct("Cache", ("format", c_int), *_tensors("kv", "kv_scales"), *_integers("block_size"))
+Paging = _struct("Paging", *_tensors("block_table"), *_integers("block_size", "num_blocks", "base"), ("ring", c_int32))
 ListsStruct = _struct("ListsStruct", *_tensors("indices", "indptr", "lengths"))
 Queries = _struct("Queries", *_tensors("positions", "token_to_req", "is_valid"))
-CacheWriteArgs = _struct("CacheWriteArgs", _SIZE, ("cache", Cache), *_tensors("k", "slot_mapping"), ("flags", c_uint32))
+_CACHE, _PAGING, _LISTS, _QUERIES = ("cache", Cache), ("paging", Paging), ("lists", ListsStruct), ("queries", Queries)
+_FLAGS = ("flags", c_uint32)
+
+CacheWriteArgs = _struct("CacheWriteArgs", _SIZE, _CACHE, *_tensors("k", "slot_mapping"), _FLAGS)
 CacheGatherArgs = _struct(
     "CacheGatherArgs",
     _SIZE,
-    ("cache", Cache),
+    _CACHE,
     *_tensors("out", "slots", "seq_lens", "gather_lens", "block_table"),
-    ("offset", c_int64),
-    ("flags", c_uint32),
+    *_integers("offset"),
+    _FLAGS,
 )
 SlotsArgs = _struct(
-    "SlotsArgs", _SIZE, *_tensors("positions", "token_to_req"), ("paging", Paging), ("ratio", c_int64), *_tensors("slots")
+    "SlotsArgs", _SIZE, *_tensors("positions", "token_to_req"), _PAGING, *_integers("ratio"), *_tensors("slots")
 )
 TokenCountsArgs = _struct(
     "TokenCountsArgs",
     _SIZE,
     *_tensors("positions"),
-    *[(name, c_int64) for name in ("window", "compress_ratio", "topk", "width")],
+    *_integers("window", "compress_ratio", "topk", "width"),
     *_tensors("n_window", "n_compressed"),
 )
 ListDenseArgs = _struct(
-    "ListDenseArgs",
-    _SIZE,
-    *_tensors("indices", "lengths"),
-    ("num_rows", c_int64),
-    ("has_num_rows", c_int32),
-    ("lists", ListsStruct),
+    "ListDenseArgs", _SIZE, *_tensors("indices", "lengths"), *_integers("num_rows"), ("has_num_rows", c_int32), _LISTS
 )
-ListTopkArgs = _struct(
-    "ListTopkArgs",
-    _SIZE,
-    *_tensors("topk_indices", "token_to_req", "is_valid"),
-    ("paging", Paging),
-    ("lists", ListsStruct),
-)
+ListTopkArgs = _struct("ListTopkArgs", _SIZE, *_tensors("topk_indices", "token_to_req", "is_valid"), _PAGING, _LISTS)
 ListCombineArgs = _struct(
     "ListCombineArgs",
     _SIZE,
     *_tensors("topk_indices", "query_start_loc", "seq_lens", "gather_lens"),
-    *[(name, c_int64) for name in ("window", "ratio", "topk", "rows_per_request", "compressed_rows")],
-    ("lists", ListsStruct),
+    *_integers("window", "ratio", "topk", "rows_per_request", "compressed_rows"),
+    _LISTS,
 )
-ListCompressedArgs = _struct(
-    "ListCompressedArgs",
-    _SIZE,
-    ("queries", Queries),
-    ("paging", Paging),
-    ("ratio", c_int64),
-    ("width", c_int64),
-    ("lists", ListsStruct),
-)
-ListWindowArgs = _struct(
-    "ListWindowArgs", _SIZE, ("queries", Queries), ("paging", Paging), ("window", c_int64), ("lists", ListsStruct)
-)
+ListCompressedArgs = _struct("ListCompressedArgs", _SIZE, _QUERIES, _PAGING, *_integers("ratio", "width"), _LISTS)
+ListWindowArgs = _struct("ListWindowArgs", _SIZE, _QUERIES, _PAGING, *_integers("window"), _LISTS)
 MergeArgs = _struct("MergeArgs", _SIZE, *_tensors("out_a", "out_b", "lse_a", "lse_b", "attn_sink", "out", "lse"))
 
 
@@ -387,7 +371,8 @@ def list_compressed(
     tensors, scalars = _paging(block_table, block_size, num_blocks, base, ring)
     tensors |= {"queries.positions": positions, "queries.token_to_req": token_to_req}
     tensors |= {"queries.is_valid": _flags(arrays, is_valid), **_list_paths(lists)}
-    _call("list_compressed", ListCompressedArgs, arrays, positions, tensors, {**scalars, "ratio": ratio, "width": width})
+    scalars |= {"ratio": ratio, "width": width}
+    _call("list_compressed", ListCompressedArgs, arrays, positions, tensors, scalars)
     return lists
 
 

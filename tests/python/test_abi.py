@@ -48,7 +48,9 @@ def from_c(tmp_path_factory):
         lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
         for field, *_ in struct._fields_:
             lines.append(f'printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
-    (folder / "abi.c").write_text(f'#include <stdio.h>\n#include "pasa/ops.h"\nint main(void) {{ {" ".join(lines)} }}\n')
+    (folder / "abi.c").write_text(
+        f'#include <stdio.h>\n#include "pasa/ops.h"\nint main(void) {{ {" ".join(lines)} }}\n'
+    )
     subprocess.run([compiler, "-std=c11", "-I", INCLUDE, "-o", folder / "abi", folder / "abi.c"], check=True)
     output = subprocess.run([folder / "abi"], check=True, capture_output=True, text=True).stdout
     return {name: int(value) for name, value in map(str.split, output.splitlines())}

@@ -170,7 +170,17 @@ def test_aiter_decode(rng, kv_format, extra, typed, device):
                   extra_scales=a.get("extra_kv_scales")) if extra else {}  # fmt: skip
     scale = a["q"].shape[-1] ** -0.5
     out = aiter.pa_decode_sparse(
-        a["q"], a["kv"], a["kv_indices"], a["kv_indptr"], a["attn_sink"], scale, a.get("kv_scales"), 16, 3, True, **extras
+        a["q"],
+        a["kv"],
+        a["kv_indices"],
+        a["kv_indptr"],
+        a["attn_sink"],
+        scale,
+        a.get("kv_scales"),
+        16,
+        3,
+        True,
+        **extras,
     )
     assert out.dtype == a["q"].dtype
     rig.assert_matches(case, numbers(out))
@@ -297,10 +307,13 @@ def test_mla_says_what_it_cannot(rng):
 def test_signatures():
     """The argument order callers rely on."""
     decode = list(inspect.signature(flash_mla.flash_mla_with_kvcache).parameters)
-    assert decode == (
-        "q k_cache block_table cache_seqlens head_dim_v tile_scheduler_metadata num_splits softmax_scale causal "
-        "is_fp8_kvcache indices attn_sink extra_k_cache extra_indices_in_kvcache topk_length extra_topk_length out"
-    ).split()
+    assert (
+        decode
+        == (
+            "q k_cache block_table cache_seqlens head_dim_v tile_scheduler_metadata num_splits softmax_scale causal "
+            "is_fp8_kvcache indices attn_sink extra_k_cache extra_indices_in_kvcache topk_length extra_topk_length out"
+        ).split()
+    )
     prefill = list(inspect.signature(flash_mla.flash_mla_sparse_fwd).parameters)
     assert prefill == "q kv indices sm_scale d_v attn_sink topk_length".split()
 

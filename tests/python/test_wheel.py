@@ -31,7 +31,9 @@ def wheel(tmp_path_factory):
 def test_name_and_contents(wheel):
     assert wheel.name == f"pasa-{pasa.__version__}-py3-none-linux_x86_64.whl"
     names = zipfile.ZipFile(wheel).namelist()
-    sources = {f"pasa/{path.relative_to(ROOT / 'python' / 'pasa')}" for path in (ROOT / "python" / "pasa").rglob("*.py")}
+    sources = {
+        f"pasa/{path.relative_to(ROOT / 'python' / 'pasa')}" for path in (ROOT / "python" / "pasa").rglob("*.py")
+    }
     assert {name for name in names if ".dist-info/" not in name} == sources | {"pasa/libpasa.so", "pasa/py.typed"}
 
 

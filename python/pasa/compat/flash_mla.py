@@ -92,7 +92,8 @@ def flash_mla_with_kvcache(
     if not is_fp8_kvcache and (k_cache.dtype != torch.bfloat16 or dim != 512):
         text = f"is_fp8_kvcache is False with a {k_cache.dtype} cache of {dim} dimensions, expected True"
         raise fail(Status.COMBINATION, text)
-    _check_metadata(tile_scheduler_metadata, q, k_cache, indices, extra_k_cache, extra_indices_in_kvcache, is_fp8_kvcache)
+    caches, lists = (k_cache, extra_k_cache), (indices, extra_indices_in_kvcache)
+    _check_metadata(tile_scheduler_metadata, q, caches, lists, is_fp8_kvcache)
 
     rows = batch * s_q
     rows_of_out = None if out is None else _rows_view(out, (batch, s_q, heads, 512))
@@ -186,12 +187,13 @@ def _require_value_dim(name: str, value: int) -> None:
         raise fail(Status.RANGE, f"{name} is {value}, expected 512")
 
 
-def _check_metadata(meta, q, k_cache, indices, extra_k_cache, extra_indices, is_fp8: bool) -> None:
+def _check_metadata(meta, q, caches: tuple, lists: tuple, is_fp8: bool) -> None:
     if not isinstance(meta, FlashMLASchedMeta):
         text = f"tile_scheduler_metadata is {type(meta).__name__}, expected the object get_mla_metadata() returns"
         raise fail(Status.COMBINATION, text)
-    extra = (extra_k_cache is not None and extra_k_cache.shape[1], extra_indices is not None and extra_indices.shape[2])
-    config = (*q.shape, k_cache.shape[1], indices.shape[2], *extra, is_fp8)
+    pages = tuple(None if cache is None else cache.shape[1] for cache in caches)
+    widths = tuple(None if indices is None else indices.shape[2] for indices in lists)
+    config = (*q.shape, *pages, *widths, is_fp8)
     if meta.config is None:
         meta.config = config
     elif meta.config != config:
