@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""What a call costs on the host, in microseconds: median and minimum over 50 rounds of 200 calls that do not wait for the device.
+
+On a GPU the problem is one DeepSeek-V4 decode token (16 heads, 128 + 8 tokens of fp8_ds_mla); without one it has no rows,
+so that nothing is computed. FlashMLA's call does what its shim adds: an lse with +inf, transposed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pasa
+import torch
+from pasa.compat import flash_mla
+
+ROUNDS, CALLS = 50, 200
+
+
+def cost(call) -> tuple[float, float]:
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    samples = []
+    for _ in range(ROUNDS):
+        wait()
+        begin = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        samples.append((time.perf_counter() - begin) / CALLS * 1e6)
+    wait()
+    return statistics.median(samples), min(samples)
+
+
+def main() -> None:
+    on_gpu = torch.cuda.is_available()
+    device, tokens, heads = ("cuda", 1, 16) if on_gpu else ("cpu", 0, 16)
+    q = torch.randn(tokens, heads, 512, device=device).bfloat16()
+    kv = torch.zeros(64, 64, 584, dtype=torch.uint8, device=device)
+    lists = [torch.randint(0, 4096, (tokens, width), dtype=torch.int32, device=device) for width in (128, 8)]
+    lengths = [torch.full((tokens,), width, dtype=torch.int32, device=device) for width in (128, 8)]
+    out, sink = torch.empty_like(q), torch.zeros(heads, device=device)
+    one = dict(kv_format="fp8_ds_mla", kv_lengths=lengths[0], attn_sink=sink)
+    two = dict(one, extra_kv=kv, extra_indices=lists[1], extra_lengths=lengths[1])
+    plan = pasa.plan(q, kv, lists[0], **two, out=out)
+    meta, _ = flash_mla.get_mla_metadata()
+    batch = dict(
+        q=q[:, None], k_cache=kv[:, :, None], block_table=None, cache_seqlens=None, head_dim_v=512,
+        tile_scheduler_metadata=meta, is_fp8_kvcache=True, indices=lists[0][:, None], attn_sink=sink,
+        topk_length=lengths[0],
+    )  # fmt: skip
+    print(f"{torch.cuda.get_device_name() if on_gpu else 'no GPU, no rows'}; {plan.summary}")
+    for name, call in (
+        ("attend, one source, out=", lambda: pasa.attend(q, kv, lists[0], **one, out=out)),
+        ("attend, two sources, out=", lambda: pasa.attend(q, kv, lists[0], **two, out=out)),
+        ("attend, two sources", lambda: pasa.attend(q, kv, lists[0], **two)),
+        ("plan.run()", plan.run),
+        ("plan.run(q=, kv=, out=)", lambda: plan.run(q=q, kv=kv, out=out)),
+        ("flash_mla_with_kvcache", lambda: flash_mla.flash_mla_with_kvcache(**batch)),
+    ):
+        call()
+        print(f"{name:28s} median {cost(call)[0]:6.2f}  min {cost(call)[1]:6.2f}")
+
+
+if __name__ == "__main__":
+    main()
