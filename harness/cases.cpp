@@ -545,8 +545,8 @@ std::vector<TestCase> full_cases() {
   return all;
 }
 
-// A case is taken if it is cheap and says something that no case before it said: a key=value of its description. Each grid
-// speaks for itself, so every one is represented; `H=` and pairs are thereby covered as often as the grids vary them.
+// A case is taken if it is cheap and says something that no case of its grid said before: a key=value of its description,
+// together with its formats. So every grid, every format and pair, and every edge with every format is represented.
 std::vector<TestCase> quick_cases() {
   constexpr double kAffordable = 6e8;
   std::vector<TestCase> chosen;
@@ -554,11 +554,13 @@ std::vector<TestCase> quick_cases() {
     std::set<std::string> seen;
     for (TestCase& test : g.cases()) {
       if (test.run_only || cost(test.spec) > kAffordable) continue;
-      std::string text = to_text(test.spec);
+      const std::string text = to_text(test.spec);
+      const std::string formats = text.substr(text.find("fmt="), text.find(",len=") - text.find("fmt="));
       bool news = false;
       for (std::size_t at = text.find(':'); at != std::string::npos;) {
         const std::size_t end = text.find(',', at + 1);
-        news |= seen.insert(text.substr(at + 1, end == std::string::npos ? end : end - at - 1)).second;
+        const std::string item = text.substr(at + 1, end == std::string::npos ? end : end - at - 1);
+        news |= seen.insert(concat(formats, " ", item)).second;
         at = end;
       }
       if (news) chosen.push_back(std::move(test));

@@ -126,17 +126,21 @@ bool is_description(const std::string& text) {
          std::ranges::find(named_problems(), text, &NamedProblem::name) != named_problems().end();
 }
 
-Case load(const std::string& text, const Options& options) {
+// Everything about the input is checked before memory for results is taken. Malformed lists are an error here, where the
+// data is at hand; indices that are skipped are none, but worth a word.
+Case load(const std::string& text, const Options& options, std::int64_t* skipped = nullptr) {
   Case c;
-  if (is_description(text)) {
+  const bool described = is_description(text);
+  if (described) {
     c = make_case(find_problem(text));
     c.name = text;
   } else {
     c = open_case(text);
-    add_outputs(c, {});
   }
   if (options.splits) c.problem.kv_splits = options.splits;
   c.problem.threads = options.threads;
+  check_status(pasa_validate(&c.problem, skipped));
+  if (!described) add_outputs(c, {});
   return c;
 }
 
@@ -157,13 +161,6 @@ pasa_problem without_data(pasa_problem problem, const Device& device) {
   }
   for (const auto& [name, tensor] : output_tensors(problem)) *tensor = {};
   return problem;
-}
-
-// Malformed lists are an error here, where the data is at hand; skipped indices are not, but worth a word.
-std::int64_t validate(const Case& c) {
-  std::int64_t skipped = 0;
-  check_status(pasa_validate(&c.problem, &skipped));
-  return skipped;
 }
 
 void print_notes(const Case& c) {
@@ -278,8 +275,8 @@ Ran run_once(Case& c, Device& device, const std::string& kernel) {
 }
 
 int run(const Options& options) {
-  Case c = load(options.problems[0], options);
-  const std::int64_t skipped = validate(c);
+  std::int64_t skipped = 0;
+  Case c = load(options.problems[0], options, &skipped);
   const std::string kernel = options.kernels.empty() ? "" : options.kernels[0];
   const auto device = open_for(options, kernel);
   if (!c.problem.lse.rank) add_outputs(c, {});
@@ -321,7 +318,6 @@ int check(const Options& options) {
   bool all_ok = true;
   for (const std::string& problem : options.problems) {
     Case c = load(problem, options);
-    validate(c);
     const Tolerance& tolerance =
         options.tolerance.empty() ? default_tolerance(c.problem) : find_tolerance(options.tolerance);
     std::vector<std::string> kernels = options.kernels;
@@ -419,7 +415,6 @@ int bench(const Options& options) {
   for (std::size_t i = 0; i < problems.size(); ++i) {
     progress(static_cast<double>(i) / static_cast<double>(problems.size()));
     Case c = load(problems[i], options);
-    validate(c);
     const Work work = count_work(c.problem);
     std::vector<std::string> kernels = options.kernels;
     if (kernels.empty()) kernels.emplace_back();
@@ -431,8 +426,7 @@ int bench(const Options& options) {
     print("{}\n", json.dump(2));
     return 0;
   }
-  Table table({"problem", "kernel", "splits", "median", "spread", "gathered+rows", "GB/s", "GFLOP/s", "of roofline"},
-              2);
+  Table table({"problem", "kernel", "splits", "median", "spread", "bytes", "GB/s", "GFLOP/s", "of roofline"}, 2);
   for (const Json& row : json) {
     std::string fraction = "-";
     if (row.contains("roofline")) {
@@ -457,8 +451,8 @@ int bench(const Options& options) {
 int explain(const Options& options) {
   Json json = Json::array();
   for (const std::string& text : options.problems) {
-    Case c = load(text, options);
-    const std::int64_t skipped = validate(c);
+    std::int64_t skipped = 0;
+    Case c = load(text, options, &skipped);
     const std::string kernel = options.kernels.empty() ? "" : options.kernels[0];
     const auto device = open_for(options, kernel);
     pasa_problem problem = without_data(c.problem, *device);
@@ -519,10 +513,11 @@ int main_checked(int argc, char** argv) {
   const auto json = [&](CLI::App* command) { command->add_flag("--json", options.json, "print JSON"); };
   const auto where = [&](CLI::App* command, bool many) {
     command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-    command
-        ->add_option("--kernel", options.kernels,
-                     many ? "force kernels, e.g. cpu:avx2; several are taken in turn" : "force a kernel, e.g. cpu:avx2")
-        ->expected(1, many ? 64 : 1);
+    CLI::Option* kernel = command->add_option(
+        "--kernel", options.kernels,
+        many ? "force kernels, e.g. cpu:avx2,reference: one after the other" : "force a kernel, e.g. cpu:avx2");
+    kernel->allow_extra_args(false);  // what follows it is a problem
+    if (many) kernel->delimiter(',');
     command->add_option("--splits", options.splits, "parts of each list, 1..256 [the kernel chooses]");
     command->add_option("--threads", options.threads, "CPU threads [all]")->check(CLI::Range(1, 4096));
   };
@@ -555,12 +550,12 @@ int main_checked(int argc, char** argv) {
   for (const Tolerance& tolerance : tolerances()) tolerance_names += " " + std::string(tolerance.name);
   check_command->add_option("--tolerance", options.tolerance, tolerance_names + " [by the formats]");
   json(check_command);
-  check_command->footer("Example\n  pasa check case.safetensors --kernel cpu:avx2 cpu:portable");
+  check_command->footer("Example\n  pasa check case.safetensors --kernel cpu:avx2,cpu:portable");
 
   CLI::App* bench_command =
       app.add_subcommand("bench", "time problems: median, GB/s, GFLOP/s, fraction of the roofline");
   problems(bench_command, kCase, true, false);
-  bench_command->add_option("--case", options.problems, "the same as an option");
+  bench_command->add_option("--case", options.problems, "the same as an option")->allow_extra_args(false);
   where(bench_command, true);
   bench_command->add_option("--warmup", options.timing.warmup, "calls before the clock starts")
       ->capture_default_str()

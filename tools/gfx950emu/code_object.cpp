@@ -15,7 +15,8 @@ constexpr std::size_t kPage = 4096;
 // being the keys and array positions from the root, joined by '/'.
 class MessagePack {
  public:
-  using Visit = std::function<void(const std::string& path, u32 number, std::string text)>;  // a type: map() nests a visit
+  using Visit =
+      std::function<void(const std::string& path, u32 number, std::string text)>;  // a type: map() nests a visit
 
   explicit MessagePack(std::span<const std::byte> bytes) : bytes_(bytes) {}
 

@@ -111,17 +111,17 @@ void check_lds(Wave& w, const Inst& inst, u32 address, u32 bytes, LdsAccess acce
 // Clocks of one LDS access. Model: 64 banks of 4 bytes; consecutive lanes that together ask for 256 bytes are served at
 // once, in 2 clocks (128 bytes a clock) for each different dword that the busiest bank is asked for.
 void lds_cost(Stats& stats, const u32* address, u32 bytes, u64 mask) {
-  const u32 each = std::max(4u, bytes), lanes = 256 / std::min(each, 256u);
+  constexpr u32 kBanks = 64;
+  const u32 each = std::max(4u, bytes), lanes = 4 * kBanks / each;
   for (u32 first = 0; first < kLanes; first += lanes) {
-    std::vector<u32> asked[64];
-    u32 busiest = 0;
+    u32 asked[kBanks][kLanes], count[kBanks] = {}, busiest = 0;  // different dwords of each bank
     for (u32 l = first; l < first + lanes; ++l) {
       if (!(mask >> l & 1)) continue;
       for (u32 k = 0; k < each / 4; ++k) {
         const u32 dword = address[l] / 4 + k;
-        std::vector<u32>& bank = asked[dword % 64];
-        if (std::find(bank.begin(), bank.end(), dword) == bank.end()) bank.push_back(dword);
-        busiest = std::max(busiest, static_cast<u32>(bank.size()));
+        u32 *bank = asked[dword % kBanks], &n = count[dword % kBanks];
+        if (std::find(bank, bank + n, dword) == bank + n) bank[n++] = dword;
+        busiest = std::max(busiest, n);
       }
     }
     stats.lds_clocks += 2 * busiest;

@@ -100,10 +100,10 @@ const Entry kEntries[] = {
     {"s_cselect_b64",
      [](Wave& w, const Inst& i) { w.set_s64(i.op[0].index, scalar64(w, w.scc ? i.op[1] : i.op[2])); }},
     // arithmetic
-    {"s_add_u32", op2<[](u32 a, u32 b) { return a + b; }, [](u32 r, u32 a, u32) { return int{r < a}; }>},
-    {"s_add_i32", op2<[](u32 a, u32 b) { return a + b; }, [](u32, u32 a, u32 b) { return int{add_overflows(a, b)}; }>},
-    {"s_sub_u32", op2<[](u32 a, u32 b) { return a - b; }, [](u32, u32 a, u32 b) { return int{a < b}; }>},
-    {"s_sub_i32", op2<[](u32 a, u32 b) { return a - b; }, [](u32, u32 a, u32 b) { return int{sub_overflows(a, b)}; }>},
+    {"s_add_u32", op2<[](u32 a, u32 b) { return a + b; }, [](u32 r, u32 a, u32) { return int(r < a); }>},
+    {"s_add_i32", op2<[](u32 a, u32 b) { return a + b; }, [](u32, u32 a, u32 b) { return int(add_overflows(a, b)); }>},
+    {"s_sub_u32", op2<[](u32 a, u32 b) { return a - b; }, [](u32, u32 a, u32 b) { return int(a < b); }>},
+    {"s_sub_i32", op2<[](u32 a, u32 b) { return a - b; }, [](u32, u32 a, u32 b) { return int(sub_overflows(a, b)); }>},
     {"s_addc_u32",
      [](Wave& w, const Inst& i) {
        const u64 r = u64{scalar32(w, i.op[1])} + scalar32(w, i.op[2]) + w.scc;
@@ -124,20 +124,20 @@ const Entry kEntries[] = {
      }},
     {"s_mulk_i32", [](Wave& w, const Inst& i) { w.s[i.op[0].index] *= short_immediate(i, 1); }},
     {"s_mul_i32", op2<[](u32 a, u32 b) { return a * b; }, kUnchanged>},
-    {"s_mul_hi_u32", op2<[](u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }, kUnchanged>},
+    {"s_mul_hi_u32", op2<[](u32 a, u32 b) { return (static_cast<u32>(u64{a} * b >> 32)); }, kUnchanged>},
     {"s_mul_hi_i32",
-     op2<[](u32 a, u32 b) { return static_cast<u32>(i64{static_cast<i32>(a)} * static_cast<i32>(b) >> 32); },
+     op2<[](u32 a, u32 b) { return (static_cast<u32>(i64{static_cast<i32>(a)} * static_cast<i32>(b) >> 32)); },
          kUnchanged>},
     {"s_lshl1_add_u32", shift_add<1>},
     {"s_lshl2_add_u32", shift_add<2>},
     {"s_lshl3_add_u32", shift_add<3>},
     {"s_lshl4_add_u32", shift_add<4>},
     {"s_min_i32", op2<[](u32 a, u32 b) { return static_cast<i32>(a) < static_cast<i32>(b) ? a : b; },
-                      [](u32, u32 a, u32 b) { return int{static_cast<i32>(a) < static_cast<i32>(b)}; }>},
-    {"s_max_i32", op2<[](u32 a, u32 b) { return static_cast<i32>(a) > static_cast<i32>(b) ? a : b; },
-                      [](u32, u32 a, u32 b) { return int{static_cast<i32>(a) > static_cast<i32>(b)}; }>},
-    {"s_min_u32", op2<[](u32 a, u32 b) { return std::min(a, b); }, [](u32, u32 a, u32 b) { return int{a < b}; }>},
-    {"s_max_u32", op2<[](u32 a, u32 b) { return std::max(a, b); }, [](u32, u32 a, u32 b) { return int{a > b}; }>},
+                      [](u32, u32 a, u32 b) { return int(static_cast<i32>(a) < static_cast<i32>(b)); }>},
+    {"s_max_i32", op2<[](u32 a, u32 b) { return (static_cast<i32>(a) > static_cast<i32>(b) ? a : b); },
+                      [](u32, u32 a, u32 b) { return (int(static_cast<i32>(a) > static_cast<i32>(b))); }>},
+    {"s_min_u32", op2<[](u32 a, u32 b) { return std::min(a, b); }, [](u32, u32 a, u32 b) { return int(a < b); }>},
+    {"s_max_u32", op2<[](u32 a, u32 b) { return std::max(a, b); }, [](u32, u32 a, u32 b) { return (int(a > b)); }>},
     {"s_abs_i32",
      [](Wave& w, const Inst& i) {
        const u32 a = scalar32(w, i.op[1]), r = a >> 31 ? 0 - a : a;
@@ -165,14 +165,14 @@ const Entry kEntries[] = {
     {"s_andn2_b32", bits<[](u32 a, u32 b) { return a & ~b; }>},
     {"s_orn2_b32", bits<[](u32 a, u32 b) { return a | ~b; }>},
     {"s_lshl_b32", bits<[](u32 a, u32 b) { return a << (b & 31); }>},
-    {"s_lshr_b32", bits<[](u32 a, u32 b) { return a >> (b & 31); }>},
-    {"s_ashr_i32", bits<[](u32 a, u32 b) { return static_cast<u32>(static_cast<i32>(a) >> (b & 31)); }>},
+    {"s_lshr_b32", bits<[](u32 a, u32 b) { return (a >> (b & 31)); }>},
+    {"s_ashr_i32", bits<[](u32 a, u32 b) { return (static_cast<u32>(static_cast<i32>(a) >> (b & 31))); }>},
     {"s_bfe_u32", bits<extract>},
     {"s_bfe_i32", bits<extract_signed>},
     {"s_bfm_b32", op2<[](u32 a, u32 b) { return ((1u << (a & 31)) - 1) << (b & 31); }, kUnchanged>},
     {"s_pack_ll_b32_b16", op2<[](u32 a, u32 b) { return (a & 0xffff) | b << 16; }, kUnchanged>},
     {"s_pack_lh_b32_b16", op2<[](u32 a, u32 b) { return (a & 0xffff) | (b & 0xffff0000); }, kUnchanged>},
-    {"s_pack_hh_b32_b16", op2<[](u32 a, u32 b) { return a >> 16 | (b & 0xffff0000); }, kUnchanged>},
+    {"s_pack_hh_b32_b16", op2<[](u32 a, u32 b) { return (a >> 16 | (b & 0xffff0000)); }, kUnchanged>},
     {"s_bitset0_b32", [](Wave& w, const Inst& i) { w.s[i.op[0].index] &= ~(1u << (scalar32(w, i.op[1]) & 31)); }},
     {"s_bitset1_b32", [](Wave& w, const Inst& i) { w.s[i.op[0].index] |= 1u << (scalar32(w, i.op[1]) & 31); }},
     {"s_and_b64", bits64<[](u64 a, u64 b) { return a & b; }>},
@@ -182,8 +182,8 @@ const Entry kEntries[] = {
     {"s_orn2_b64", bits64<[](u64 a, u64 b) { return a | ~b; }>},
     {"s_nor_b64", bits64<[](u64 a, u64 b) { return ~(a | b); }>},
     {"s_lshl_b64", bits64<[](u64 a, u64 b) { return a << (b & 63); }>},
-    {"s_lshr_b64", bits64<[](u64 a, u64 b) { return a >> (b & 63); }>},
-    {"s_ashr_i64", bits64<[](u64 a, u64 b) { return static_cast<u64>(static_cast<i64>(a) >> (b & 63)); }>},
+    {"s_lshr_b64", bits64<[](u64 a, u64 b) { return (a >> (b & 63)); }>},
+    {"s_ashr_i64", bits64<[](u64 a, u64 b) { return (static_cast<u64>(static_cast<i64>(a) >> (b & 63))); }>},
     {"s_ff1_i32_b32", op1<[](u32 a) { return a ? static_cast<u32>(std::countr_zero(a)) : ~0u; }>},
     {"s_flbit_i32_b32", op1<[](u32 a) { return a ? static_cast<u32>(std::countl_zero(a)) : ~0u; }>},
     {"s_ff1_i32_b64",
@@ -204,8 +204,8 @@ const Entry kEntries[] = {
     // comparisons of 64 bits; the others are added below
     {"s_cmp_eq_u64", [](Wave& w, const Inst& i) { w.scc = scalar64(w, i.op[0]) == scalar64(w, i.op[1]); }},
     {"s_cmp_lg_u64", [](Wave& w, const Inst& i) { w.scc = scalar64(w, i.op[0]) != scalar64(w, i.op[1]); }},
-    {"s_bitcmp0_b32", compare<u32, [](u32 a, u32 b) { return !(a >> (b & 31) & 1); }>},
-    {"s_bitcmp1_b32", compare<u32, [](u32 a, u32 b) { return (a >> (b & 31) & 1) != 0; }>},
+    {"s_bitcmp0_b32", compare<u32, [](u32 a, u32 b) { return (!(a >> (b & 31) & 1)); }>},
+    {"s_bitcmp1_b32", compare<u32, [](u32 a, u32 b) { return ((a >> (b & 31) & 1) != 0); }>},
     // control
     {"s_branch", branch<[](const Wave&) { return true; }>},
     {"s_cbranch_scc0", branch<[](const Wave& w) { return !w.scc; }>},
@@ -259,8 +259,8 @@ void add_comparisons(std::vector<Entry>& entries, std::deque<std::string>& names
   };
   constexpr auto lt = [](T a, T b) { return a < b; };
   constexpr auto le = [](T a, T b) { return a <= b; };
-  constexpr auto gt = [](T a, T b) { return a > b; };
-  constexpr auto ge = [](T a, T b) { return a >= b; };
+  constexpr auto gt = [](T a, T b) { return (a > b); };
+  constexpr auto ge = [](T a, T b) { return (a >= b); };
   constexpr auto eq = [](T a, T b) { return a == b; };
   constexpr auto lg = [](T a, T b) { return a != b; };
   const Relation relations[] = {

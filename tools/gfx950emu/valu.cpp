@@ -659,32 +659,32 @@ const Entry kEntries[] = {
        for (int k = 0; k < 32; ++k) r |= (a >> k & 1) << (31 - k);
        return r;
      }>},
-    {"v_prng_b32", int1<[](u32 a) { return a << 1 ^ (a >> 31 ? 197u : 0); }>},
+    {"v_prng_b32", int1<[](u32 a) { return (a << 1 ^ (a >> 31 ? 197u : 0)); }>},
     {"v_ffbh_u32", int1<[](u32 a) { return a ? static_cast<u32>(std::countl_zero(a)) : ~0u; }>},
     {"v_ffbl_b32", int1<[](u32 a) { return a ? static_cast<u32>(std::countr_zero(a)) : ~0u; }>},
     {"v_and_b32", int2<[](u32 a, u32 b) { return a & b; }>},
     {"v_or_b32", int2<[](u32 a, u32 b) { return a | b; }>},
     {"v_xor_b32", int2<[](u32 a, u32 b) { return a ^ b; }>},
     {"v_lshlrev_b32", int2<[](u32 a, u32 b) { return b << (a & 31); }>},
-    {"v_lshrrev_b32", int2<[](u32 a, u32 b) { return b >> (a & 31); }>},
-    {"v_ashrrev_i32", int2<[](u32 a, u32 b) { return static_cast<u32>(static_cast<i32>(b) >> (a & 31)); }>},
+    {"v_lshrrev_b32", int2<[](u32 a, u32 b) { return (b >> (a & 31)); }>},
+    {"v_ashrrev_i32", int2<[](u32 a, u32 b) { return (static_cast<u32>(static_cast<i32>(b) >> (a & 31))); }>},
     {"v_lshlrev_b16", int2<[](u32 a, u32 b) { return b << (a & 15) & 0xffff; }>},
-    {"v_lshrrev_b16", int2<[](u32 a, u32 b) { return (b & 0xffff) >> (a & 15); }>},
+    {"v_lshrrev_b16", int2<[](u32 a, u32 b) { return ((b & 0xffff) >> (a & 15)); }>},
     {"v_bcnt_u32_b32", int2<[](u32 a, u32 b) { return static_cast<u32>(std::popcount(a)) + b; }>},
     {"v_bfm_b32", int2<[](u32 a, u32 b) { return ((1u << (a & 31)) - 1) << (b & 31); }>},
     {"v_and_or_b32", int3<[](u32 a, u32 b, u32 c) { return (a & b) | c; }>},
     {"v_or3_b32", int3<[](u32 a, u32 b, u32 c) { return a | b | c; }>},
     {"v_lshl_or_b32", int3<[](u32 a, u32 b, u32 c) { return a << (b & 31) | c; }>},
     {"v_bfi_b32", int3<[](u32 a, u32 b, u32 c) { return (a & b) | (~a & c); }>},
-    {"v_bfe_u32", int3<[](u32 a, u32 b, u32 c) { return a >> (b & 31) & ((1u << (c & 31)) - 1); }>},
+    {"v_bfe_u32", int3<[](u32 a, u32 b, u32 c) { return (a >> (b & 31) & ((1u << (c & 31)) - 1)); }>},
     {"v_bfe_i32", int3<[](u32 a, u32 b, u32 c) {
        const u32 n = c & 31;
-       return n ? static_cast<u32>(static_cast<i32>(a >> (b & 31) << (32 - n)) >> (32 - n)) : 0;
+       return (n ? static_cast<u32>(static_cast<i32>(a >> (b & 31) << (32 - n)) >> (32 - n)) : 0);
      }>},
     {"v_perm_b32", int3<permute_bytes>},
-    {"v_alignbit_b32", int3<[](u32 a, u32 b, u32 c) { return static_cast<u32>((u64{a} << 32 | b) >> (c & 31)); }>},
+    {"v_alignbit_b32", int3<[](u32 a, u32 b, u32 c) { return (static_cast<u32>((u64{a} << 32 | b) >> (c & 31))); }>},
     {"v_alignbyte_b32",
-     int3<[](u32 a, u32 b, u32 c) { return static_cast<u32>((u64{a} << 32 | b) >> (8 * (c & 3))); }>},
+     int3<[](u32 a, u32 b, u32 c) { return (static_cast<u32>((u64{a} << 32 | b) >> (8 * (c & 3)))); }>},
     {"v_bitop3_b32",
      [](Wave& w, const Inst& inst) {
        Lanes a, b, c;
@@ -713,12 +713,12 @@ const Entry kEntries[] = {
     {"v_add_u16", int2<[](u32 a, u32 b) { return (a + b) & 0xffff; }>},
     {"v_sub_u16", int2<[](u32 a, u32 b) { return (a - b) & 0xffff; }>},
     {"v_mul_lo_u32", int2<[](u32 a, u32 b) { return a * b; }>},
-    {"v_mul_hi_u32", int2<[](u32 a, u32 b) { return static_cast<u32>(u64{a} * b >> 32); }>},
+    {"v_mul_hi_u32", int2<[](u32 a, u32 b) { return (static_cast<u32>(u64{a} * b >> 32)); }>},
     {"v_mul_hi_i32",
-     int2<[](u32 a, u32 b) { return static_cast<u32>(i64{static_cast<i32>(a)} * static_cast<i32>(b) >> 32); }>},
+     int2<[](u32 a, u32 b) { return (static_cast<u32>(i64{static_cast<i32>(a)} * static_cast<i32>(b) >> 32)); }>},
     {"v_mul_u32_u24", int2<[](u32 a, u32 b) { return (a & 0xffffff) * (b & 0xffffff); }>},
     {"v_mul_i32_i24", int2<[](u32 a, u32 b) { return static_cast<u32>(signed24(a) * signed24(b)); }>},
-    {"v_max_i32", int2<[](u32 a, u32 b) { return static_cast<i32>(a) > static_cast<i32>(b) ? a : b; }>},
+    {"v_max_i32", int2<[](u32 a, u32 b) { return (static_cast<i32>(a) > static_cast<i32>(b) ? a : b); }>},
     {"v_min_i32", int2<[](u32 a, u32 b) { return static_cast<i32>(a) < static_cast<i32>(b) ? a : b; }>},
     {"v_max_u32", int2<[](u32 a, u32 b) { return std::max(a, b); }>},
     {"v_min_u32", int2<[](u32 a, u32 b) { return std::min(a, b); }>},
@@ -751,8 +751,8 @@ const Entry kEntries[] = {
     {"v_subrev_co_u32", carry<true, true, false>},
     {"v_subbrev_co_u32", carry<true, true, true>},
     {"v_pk_lshlrev_b16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(b << (a & 15)); }>},
-    {"v_pk_lshrrev_b16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(b >> (a & 15)); }>},
-    {"v_pk_ashrrev_i16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(static_cast<i16>(b) >> (a & 15)); }>},
+    {"v_pk_lshrrev_b16", packed_word<[](u16 a, u16 b) { return (static_cast<u16>(b >> (a & 15))); }>},
+    {"v_pk_ashrrev_i16", packed_word<[](u16 a, u16 b) { return (static_cast<u16>(static_cast<i16>(b) >> (a & 15))); }>},
     {"v_pk_add_u16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(a + b); }>},
     {"v_pk_sub_i16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(a - b); }>},
     {"v_pk_min_u16", packed_word<[](u16 a, u16 b) { return std::min(a, b); }>},
@@ -761,8 +761,8 @@ const Entry kEntries[] = {
     {"v_mov_b64", wide<[](u64 a) { return a; }, 1>},
     {"v_lshl_add_u64", wide<[](u64 a, u64 b, u64 c) { return (a << (b & 7)) + c; }, 3>},
     {"v_lshlrev_b64", wide<[](u64 a, u64 b) { return b << (a & 63); }, 2>},
-    {"v_lshrrev_b64", wide<[](u64 a, u64 b) { return b >> (a & 63); }, 2>},
-    {"v_ashrrev_i64", wide<[](u64 a, u64 b) { return static_cast<u64>(static_cast<i64>(b) >> (a & 63)); }, 2>},
+    {"v_lshrrev_b64", wide<[](u64 a, u64 b) { return (b >> (a & 63)); }, 2>},
+    {"v_ashrrev_i64", wide<[](u64 a, u64 b) { return (static_cast<u64>(static_cast<i64>(b) >> (a & 63))); }, 2>},
     {"v_mad_u64_u32",
      wide<[](u64 a, u64 b, u64 c) { return u64{static_cast<u32>(a)} * static_cast<u32>(b) + c; }, 3, 2>},
     {"v_mad_i64_i32",
@@ -838,24 +838,24 @@ const Entry kEntries[] = {
     {"v_permlane16_swap_b32", swap_rows<16>},
     {"v_swap_b32", v_swap},
     {"v_cmp_class_f32", compare_class},
-    {"v_cmp_lg_f32", compare<float, [](float a, float b) { return a < b || a > b; }>},
+    {"v_cmp_lg_f32", compare<float, [](float a, float b) { return (a < b || a > b); }>},
     {"v_cmp_neq_f32", compare<float, [](float a, float b) { return !(a == b); }>},
     {"v_cmp_u_f32", compare<float, [](float a, float b) { return std::isnan(a) || std::isnan(b); }>},
     {"v_cmp_o_f32", compare<float, [](float a, float b) { return !std::isnan(a) && !std::isnan(b); }>},
     {"v_cmp_nlt_f32", compare<float, [](float a, float b) { return !(a < b); }>},
-    {"v_cmp_ngt_f32", compare<float, [](float a, float b) { return !(a > b); }>},
+    {"v_cmp_ngt_f32", compare<float, [](float a, float b) { return (!(a > b)); }>},
     {"v_cmp_nle_f32", compare<float, [](float a, float b) { return !(a <= b); }>},
-    {"v_cmp_nge_f32", compare<float, [](float a, float b) { return !(a >= b); }>},
-    {"v_cmp_nlg_f32", compare<float, [](float a, float b) { return !(a < b || a > b); }>},
+    {"v_cmp_nge_f32", compare<float, [](float a, float b) { return (!(a >= b)); }>},
+    {"v_cmp_nlg_f32", compare<float, [](float a, float b) { return (!(a < b || a > b)); }>},
 };
 
 // v_cmp_<relation>_<type> for every relation and type, and v_cmpx_ likewise.
 template <typename T>
 void add_comparisons(std::vector<Entry>& entries, std::deque<std::string>& names, const char* type) {
   const std::pair<const char*, Handler> relations[] = {
-      {"lt", compare<T, [](T a, T b) { return a < b; }>},  {"le", compare<T, [](T a, T b) { return a <= b; }>},
-      {"gt", compare<T, [](T a, T b) { return a > b; }>},  {"ge", compare<T, [](T a, T b) { return a >= b; }>},
-      {"eq", compare<T, [](T a, T b) { return a == b; }>}, {"ne", compare<T, [](T a, T b) { return a != b; }>},
+      {"lt", compare<T, [](T a, T b) { return a < b; }>},   {"le", compare<T, [](T a, T b) { return a <= b; }>},
+      {"gt", compare<T, [](T a, T b) { return (a > b); }>}, {"ge", compare<T, [](T a, T b) { return (a >= b); }>},
+      {"eq", compare<T, [](T a, T b) { return a == b; }>},  {"ne", compare<T, [](T a, T b) { return a != b; }>},
   };
   for (const auto& [relation, handler] : relations) {
     for (const char* prefix : {"v_cmp_", "v_cmpx_"}) {
