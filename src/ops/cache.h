@@ -155,8 +155,8 @@ constexpr float load_scale(Spot spot, int group) {
 template <typename Format, Word16 Out>
 constexpr std::uint16_t dequantize(std::uint8_t code, float scale, bool nan_to_zero) {
   const float x = decode_fp8<Format::kFlavour>(code) * scale;
-  const std::uint16_t word = encode_word<Out>(x);
-  return nan_to_zero && is_nan(x) ? std::uint16_t{0} : word;
+  const std::uint16_t nan = nan_to_zero ? 0 : encode_word<Out>(kNan);  // devices differ in the NaN that a product gives
+  return is_nan(x) ? nan : encode_word<Out>(x);
 }
 
 // A component stored as a 16-bit number; the same type keeps its bits.

@@ -49,8 +49,8 @@ class Checks {
   bool tensor(Arg arg, std::initializer_list<pasa_dtype> dtypes, int min_rank, int max_rank, bool optional = false) {
     const auto& [name, t] = arg;
     if (t.rank < 0 || t.rank > 4) throw Error(PASA_ERROR_RANK, concat(name, " has rank ", t.rank, ", expected 1 to 4"));
-    if (!present(t)) {
-      require(PASA_ERROR_COMBINATION, optional, name, " is absent, expected a tensor");
+    if (!present(t)) {  // nothing can be said about what depends on its sizes
+      pasa::require(PASA_ERROR_COMBINATION, optional, name, " is absent, expected a tensor");
       return false;
     }
     for (int i = 0; i < t.rank; ++i) {  // beyond, arithmetic on sizes could wrap

@@ -150,7 +150,7 @@ void run(const Merge& call) {
     const MergeWeights weights = call.weights(t, h);
     const std::int64_t a = call.out_a.at(t, h), b = call.out_b.at(t, h), o = call.out.at(t, h);
     for (std::int64_t d = 0; d < kValueDim; ++d) merge_element(call, weights, a + d, b + d, o + d);
-    if (call.lse.data) call.lse.data[call.lse.at(t, h)] = weights.lse;
+    if (call.lse.data) call.lse.data[call.lse.at(t, h)] = canonical(weights.lse);
   });
 }
 

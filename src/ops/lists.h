@@ -22,8 +22,8 @@ constexpr std::int64_t quotient(std::int64_t count, std::int64_t divisor) {
   return static_cast<std::uint32_t>(count) / static_cast<std::uint32_t>(divisor);
 }
 
-// Positions that no list may contain are made -1: with the next one they still fit 31 bits.
-constexpr std::int64_t sane(std::int64_t position) { return position < 0 || position >= kMaxSlot ? -1 : position; }
+// A position beyond 31 bits counts as none. The number of tokens up to the largest fits 32 bits without a sign.
+constexpr std::int64_t sane(std::int64_t position) { return position < 0 || position > kMaxSlot ? -1 : position; }
 
 struct Paging {
   const std::int32_t* table = nullptr;  // [requests, columns]

@@ -50,6 +50,9 @@ constexpr MergeWeights merge_weights(float lse_a, float lse_b, float sink) {
           static_cast<float>(lse)};
 }
 
+// One NaN, where devices differ in the bits that arithmetic gives.
+constexpr float canonical(float x) { return is_nan(x) ? kNan : x; }
+
 // A [T, H, ...] tensor.
 template <typename Data>
 struct Rows {
@@ -92,7 +95,7 @@ constexpr void store(void* data, pasa_dtype dtype, std::int64_t i, float x) {
 constexpr void merge_element(const Merge& call, const MergeWeights& w, std::int64_t a, std::int64_t b, std::int64_t o) {
   const float x = w.use_a ? w.a * load(call.out_a.data, call.dtype_a, a) : 0.0f;
   const float y = w.use_b ? w.b * load(call.out_b.data, call.dtype_b, b) : 0.0f;
-  store(call.out.data, call.dtype, o, x + y);
+  store(call.out.data, call.dtype, o, canonical(x + y));
 }
 
 }  // namespace pasa::ops

@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Merge 
   __syncwarp();  // lse may be lse_a or lse_b: every lane has read them
 #pragma unroll 4
   for (int d = lane(); d < kValueDim; d += kLanes) merge_element(call, weights, a + d, b + d, o + d);
-  if (lane() == 0 && call.lse.data) call.lse.data[call.lse.at(t, h)] = weights.lse;
+  if (lane() == 0 && call.lse.data) call.lse.data[call.lse.at(t, h)] = canonical(weights.lse);
 }
 
 // ---- launches
