@@ -16,6 +16,19 @@
 namespace pasa::cpu {
 namespace {
 
+#if defined(__AVX512BW__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+constexpr int kLanes = kVectorBytes / 4;
+using F32 = Vec<kVectorBytes>::F32;
+using U32 = Vec<kVectorBytes>::U32;
+using I32 = Vec<kVectorBytes>::I32;
+using Half = Vec<kVectorBytes>::Half;
+
 constexpr int kBlock = 64;       // keys taken together: 128 KiB of fp32 rows, in L2
 constexpr int kMaxHeads = 128;   // of a part; more would push Q and O out of L2
 constexpr int kHeadTile = 4;     // heads x kDimVectors vectors of sums in accumulate
@@ -34,14 +47,14 @@ constexpr std::uint32_t kRebias = Flavour == Fp8::kE4m3fn ? 120 : 119;  // 127 -
 
 template <Fp8 Flavour>
 inline F32 decode_normal(const std::uint8_t* codes) {
-  return (F32)((((U32)widen_codes(codes) << 20) & 0x87f00000u) + (kRebias<Flavour> << 23));
+  return (F32)((((U32)widen_codes<I32>(codes) << 20) & 0x87f00000u) + (kRebias<Flavour> << 23));
 }
 
 // Right for every code. Where a subnormal would need its leading bit found, it becomes 2^(1-bias) * (1 + m/8), and
 // 2^(1-bias) is taken off again: no subnormal float is ever an operand, for those cost a microcode assist.
 template <Fp8 Flavour>
 inline F32 decode_any(const std::uint8_t* codes) {
-  const U32 word = (U32)widen_codes(codes);
+  const U32 word = (U32)widen_codes<I32>(codes);
   const U32 magnitude = (word << 20) & 0x07f00000u, sign = word & 0x80000000u;
   const U32 subnormal = (U32)(magnitude < 0x00800000u);
   const F32 surplus = (F32)(subnormal & ((kRebias<Flavour> + 1) << 23));
@@ -55,12 +68,13 @@ inline F32 decode_any(const std::uint8_t* codes) {
 // One addition puts OCP's NaN (0x7f, 0xff) beside the small codes; the next binade up is caught too, which harms nothing.
 template <Fp8 Flavour>
 inline bool has_rare(const std::uint8_t* codes, int count) {
-  I8 rare = {};
+  using U8 = Vec<kVectorBytes>::U8;
+  Vec<kVectorBytes>::I8 rare = {};
   for (int i = 0; i < count; i += kVectorBytes) {
     const U8 c = load<U8>(codes + i);
     rare |= Flavour == Fp8::kE4m3fn ? ((c + 1) & 0x70) == 0 : (c & 0x78) == 0;
   }
-  return any((I32)rare);
+  return any(rare);
 }
 
 inline float row_scale(const std::uint8_t* bytes) {
@@ -92,8 +106,8 @@ void load_key(Row row, float* key) {
   }
 #pragma GCC unroll 4
   for (int d = Format::kNope; d < Format::kDim; d += kLanes) {
-    const auto words = load<U16>(row.record + Format::kRopeOffset + 2 * (d - Format::kNope));
-    store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32(words) : f16_to_f32(words));
+    const auto words = load<Half>(row.record + Format::kRopeOffset + 2 * (d - Format::kNope));
+    store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32<F32>(words) : f16_to_f32<F32>(words));
   }
 }
 
@@ -171,8 +185,8 @@ void transpose_queries(const Problem& p, const Part& part, const Scratch& scratc
     const bool real = h < part.heads;
     const std::uint16_t* q = p.q + part.row * p.q_stride[0] + (part.head + (real ? h : 0)) * p.q_stride[1];
     for (int d = 0; d < p.dim; d += kLanes) {
-      const auto words = load<U16>(q + d);
-      const F32 x = p.word == Word16::kBf16 ? bf16_to_f32(words) : f16_to_f32(words);
+      const auto words = load<Half>(q + d);
+      const F32 x = p.word == Word16::kBf16 ? bf16_to_f32<F32>(words) : f16_to_f32<F32>(words);
       float lanes[kLanes];
       store(lanes, real ? x : F32{});
       for (int i = 0; i < kLanes; ++i) q_of(scratch, h)[(d + i) * kQueryHeads] = lanes[i];
@@ -200,7 +214,7 @@ void score_tile(const float* k, const float* q, int dim, float* s, int stride) {
     for (int v = 0; v < Vectors; ++v) query[v] = load<F32>(q + d * kQueryHeads + v * kLanes);
 #pragma GCC unroll 16
     for (int t = 0; t < Tokens; ++t) {
-      const F32 key = splat(k[t * kKeyFloats + d]);
+      const F32 key = splat<F32>(k[t * kKeyFloats + d]);
 #pragma GCC unroll 4
       for (int v = 0; v < Vectors; ++v) sum[t][v] += key * query[v];
     }
@@ -227,12 +241,10 @@ void scores(const Scratch& x, int count) {
   }
 }
 
-// Weights relative to `ref` replace the scores. m = -inf (nothing seen, or scores of -inf only) must not meet itself in a
-// subtraction, so 0 stands in for it there.
+// Weights relative to `ref` replace the scores.
 void softmax(const Scratch& x, int count, float scale_log2, bool first) {
-  const auto finite = [](F32 m) { return m == splat(-kInfinity) ? F32{} : m; };
   for (int h = 0; h < x.heads; h += kLanes) {
-    F32 top = first ? splat(-kInfinity) : load<F32>(x.top + h);
+    F32 top = first ? splat<F32>(-kInfinity) : load<F32>(x.top + h);
     for (int t = 0; t < count; ++t) top = max(load<F32>(x.s + t * x.heads + h) * scale_log2, top);
     store(x.top + h, top);
     F32 ref = first ? top : load<F32>(x.ref + h), sum = first ? F32{} : load<F32>(x.l + h);
@@ -277,7 +289,7 @@ void accumulate(const Scratch& x, int heads, int count, bool first) {
         for (int v = 0; v < kDimVectors; ++v) value[v] = load<F32>(x.k + t * kKeyFloats + d + v * kLanes);
 #pragma GCC unroll 4
         for (int i = 0; i < kHeadTile; ++i) {
-          const F32 weight = splat(x.s[t * x.heads + h + i]);
+          const F32 weight = splat<F32>(x.s[t * x.heads + h + i]);
 #pragma GCC unroll 4
           for (int v = 0; v < kDimVectors; ++v) sum[i][v] += weight * value[v];
         }
@@ -303,7 +315,8 @@ void store_result(const Problem& p, const Part& part, const Scratch& x) {
       if (part.acc) {
         store(part.acc + h * kValueDim + d, value);
       } else {
-        store(out + d, p.word == Word16::kBf16 ? f32_to_bf16(value) : f32_to_f16(value));
+        const U32 words = p.word == Word16::kBf16 ? f32_to_bf16(value) : f32_to_f16(value);
+        store(out + d, __builtin_convertvector(words, Half));
       }
     }
   }
@@ -317,8 +330,8 @@ void attend(const Problem& p, const Part& part, std::byte* memory) {
   const bool empty = keys.count == 0;
   if (empty) {
     for (int h = 0; h < x.heads; h += kLanes) {
-      store(x.top + h, splat(-kInfinity));
-      store(x.ref + h, splat(-kInfinity));
+      store(x.top + h, splat<F32>(-kInfinity));
+      store(x.ref + h, splat<F32>(-kInfinity));
       store(x.l + h, F32{});
     }
   } else {

@@ -3,15 +3,15 @@
 // A part is (row, split, up to max_heads heads); OpenMP threads take parts as they get free, each with a scratch of its own
 // in the caller's workspace. Rows cut into splits leave partials there, which are merged in split order: the result depends
 // on the number of splits, never on the number of threads. Rows go in waves, so that the partials stay small.
+#include "cpu/backend.h"
+
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "core/backend.h"
 #include "core/softmax.h"
-#include "cpu/kernel.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -78,6 +78,8 @@ std::size_t partial_floats(const Shape& p, int splits) {  // of one row
   return static_cast<std::size_t>(splits) * static_cast<std::size_t>(p.heads) * (kValueDim + 2);
 }
 
+}  // namespace
+
 void make_plan(const Kernel& kernel, const Problem& p, Plan& plan) {
   Detail detail{};
   detail.threads = p.threads ? p.threads : omp_get_max_threads();
@@ -93,6 +95,8 @@ void make_plan(const Kernel& kernel, const Problem& p, Plan& plan) {
   plan.summary = concat("threads ", detail.threads, ", splits ", plan.splits);
   plan.detail = std::make_shared<const Detail>(detail);
 }
+
+namespace {
 
 // One (row, head) of a merge: sum of 2^(m - top) * (l, acc) over the splits. Partials lie `stride` (in heads) apart.
 struct Merged {
@@ -123,6 +127,8 @@ void store_row(const float* acc, float scale, T* out, T (*convert)(float)) {
 Partials at(const Partials& base, std::int64_t head_row) {
   return {base.acc + head_row * kValueDim, base.m + head_row, base.l + head_row};
 }
+
+}  // namespace
 
 void run_plan(const Kernel& kernel, const Problem& p, const Plan& plan, void* workspace) {
   const Detail& detail = *static_cast<const Detail*>(plan.detail.get());
@@ -199,6 +205,8 @@ void reduce(const Reduce& r, void*) {
   }
 }
 
+namespace {
+
 std::string accept(const Problem&) { return {}; }
 
 // TDPBF16PS has no fp16 twin, and an fp16 query holds more bits than bf16.
@@ -207,20 +215,6 @@ std::string accept(const Problem&) { return {}; }
 }
 
 }  // namespace
-
-// The functions of a Backend's row for one kernel.
-template <const Kernel& kKernel>
-constexpr Backend backend(std::string_view name, std::string (*unavailable)(), std::string (*decline)(const Problem&)) {
-  return {
-      .name = name,
-      .device = PASA_CPU,
-      .unavailable = unavailable,
-      .decline = decline,
-      .plan = [](const Problem& p, Plan& plan) { make_plan(kKernel, p, plan); },
-      .run = [](const Problem& p, const Plan& plan, void* workspace, void*) { run_plan(kKernel, p, plan, workspace); },
-      .reduce = reduce,
-  };
-}
 
 extern const Kernel kPortableKernel;
 
@@ -260,7 +254,7 @@ bool has_avx512() {
 }
 
 std::string amx_unavailable() {
-  static const bool has = has_avx512() && has_amx();
+  static const bool has = has_avx512() && __builtin_cpu_supports("avx512bf16") && has_amx();
   return has ? "" : "this CPU or system has no AMX-bf16 tiles";
 }
 std::string avx512_unavailable() {

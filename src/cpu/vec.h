@@ -1,5 +1,6 @@
-// The words of the fp32 kernel: one vector of kLanes floats, as wide as the including file's flags allow, and the few
-// operations on it. They are compiler vectors, so the same lines become AVX-512, AVX2, SSE2 or NEON instructions.
+// Vectors of any width and the few operations on them. They are compiler vectors, so the same lines become AVX-512, AVX2,
+// SSE2 or NEON instructions, and a 64-byte vector works (slowly) where no register is that wide. Where g++ 12 does not find
+// the right instruction by itself, the intrinsic stands beside an equal generic line.
 // Everything is in an unnamed namespace: each instruction set has a copy of its own.
 #pragma once
 
@@ -13,21 +14,20 @@
 namespace pasa::cpu {
 namespace {
 
-#if defined(__AVX512BW__)
-constexpr int kVectorBytes = 64;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-constexpr int kLanes = kVectorBytes / 4;
-
-using F32 __attribute__((vector_size(kVectorBytes))) = float;
-using U32 __attribute__((vector_size(kVectorBytes))) = std::uint32_t;
-using I32 __attribute__((vector_size(kVectorBytes))) = std::int32_t;
-using U8 __attribute__((vector_size(kVectorBytes))) = std::uint8_t;
-using I8 __attribute__((vector_size(kVectorBytes))) = std::int8_t;
-using U16 __attribute__((vector_size(kVectorBytes / 2))) = std::uint16_t;
+template <int Bytes>
+struct Vec {
+  using F32 __attribute__((vector_size(Bytes))) = float;
+  using U64 __attribute__((vector_size(Bytes))) = std::uint64_t;
+  using U32 __attribute__((vector_size(Bytes))) = std::uint32_t;
+  using I32 __attribute__((vector_size(Bytes))) = std::int32_t;
+  using U16 __attribute__((vector_size(Bytes))) = std::uint16_t;
+  using I16 __attribute__((vector_size(Bytes))) = std::int16_t;
+  using U8 __attribute__((vector_size(Bytes))) = std::uint8_t;
+  using I8 __attribute__((vector_size(Bytes))) = std::int8_t;
+  using Half __attribute__((vector_size(Bytes / 2))) = std::uint16_t;  // as many 16-bit words as F32 has floats
+};
+template <typename F>
+using Bits = typename Vec<sizeof(F)>::U32;
 
 template <typename V, typename T>
 inline V load(const T* from) {
@@ -39,81 +39,124 @@ template <typename V, typename T>
 inline void store(T* to, V v) {
   std::memcpy(to, &v, sizeof v);
 }
-inline F32 splat(float x) { return x - F32{}; }  // x + 0 would be an addition: it turns -0 into +0
-inline U32 splat(std::uint32_t x) { return U32{} + x; }
 
-// Four words that compilers do not find by themselves:
-//   max(a, b)        the larger; b if either is NaN
-//   any(mask)        some lane is not 0
-//   widen(words)     kLanes 16-bit words, zero-extended
-//   widen_codes(p)   kLanes bytes at p, sign-extended
+// x - 0 is x; x + 0 would be an addition, since it turns -0 into +0.
+template <typename F>
+inline F splat(float x) {
+  return x - F{};
+}
+
+// The larger; b if either is NaN.
+template <typename F>
+inline F max(F a, F b) {
 #if defined(__AVX512BW__)
-inline F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
-inline bool any(I32 mask) { return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0; }
-inline U32 widen(U16 words) { return (U32)_mm512_cvtepu16_epi32((__m256i)words); }
-inline I32 widen_codes(const std::uint8_t* p) { return (I32)_mm512_cvtepi8_epi32(load<__m128i>(p)); }
-#elif defined(__AVX2__)
-inline F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
-inline bool any(I32 mask) { return _mm256_testz_si256((__m256i)mask, (__m256i)mask) == 0; }
-inline U32 widen(U16 words) { return (U32)_mm256_cvtepu16_epi32((__m128i)words); }
-inline I32 widen_codes(const std::uint8_t* p) { return (I32)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)); }
-#else
-inline F32 max(F32 a, F32 b) { return a > b ? a : b; }
-inline bool any(I32 mask) {
-  std::uint64_t halves[2];
-  std::memcpy(halves, &mask, sizeof halves);
-  return (halves[0] | halves[1]) != 0;
-}
-inline U32 widen(U16 words) { return __builtin_convertvector(words, U32); }
-inline I32 widen_codes(const std::uint8_t* p) {
-  const I8 codes = (I8)(U32{} + load<std::uint32_t>(p));
-  return (I32)__builtin_shufflevector(codes, codes, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3) >> 24;
-}
+  if constexpr (sizeof(F) == 64) return _mm512_max_ps(a, b);
 #endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(F) == 32) return _mm256_max_ps(a, b);
+#endif
+  return a > b ? a : b;
+}
+
+// Some bit of some lane is set.
+template <typename V>
+inline bool any(V v) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(V) == 64) return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(V) == 32) return _mm256_testz_si256((__m256i)v, (__m256i)v) == 0;
+#endif
+  std::uint64_t parts[sizeof(V) / 8], all = 0;
+  std::memcpy(parts, &v, sizeof v);
+  for (std::uint64_t part : parts) all |= part;
+  return all != 0;
+}
+
+// 16-bit words to 32 bits, filled with zeros.
+template <typename U>
+inline U widen(typename Vec<sizeof(U)>::Half words) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(U) == 64) return (U)_mm512_cvtepu16_epi32((__m256i)words);
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(U) == 32) return (U)_mm256_cvtepu16_epi32((__m128i)words);
+#endif
+  return __builtin_convertvector(words, U);
+}
+
+// Bytes to 32 bits, filled with their sign.
+template <typename I>
+inline I widen_codes(const std::uint8_t* p) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(I) == 64) return (I)_mm512_cvtepi8_epi32(load<__m128i>(p));
+#endif
+#if defined(__AVX2__)
+  if constexpr (sizeof(I) == 32) return (I)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p));
+#endif
+  if constexpr (sizeof(I) == 16) {
+    const auto codes = (Vec<16>::I8)(Bits<I>{} + load<std::uint32_t>(p));
+    return (I)__builtin_shufflevector(codes, codes, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3) >> 24;
+  }
+}
 
 // 2^x for x up to about 100, relative error 2e-7. NaN stays NaN, x <= -127 gives exactly 0: there the exponent's integer
 // addition ends at a zero bit pattern.
-inline F32 exp2(F32 x) {
-  const F32 magic = splat(0x1.8p23f);
-  x = max(splat(-127.0f), x);
-  const F32 shifted = x + magic;  // the integer nearest to x, in the low bits
-  const F32 f = x - (shifted - magic);
-  F32 p = splat(1.32647202e-3f);
-  p = p * f + splat(9.67151314e-3f);
-  p = p * f + splat(5.55073377e-2f);
-  p = p * f + splat(2.40222421e-1f);
-  p = p * f + splat(6.93146978e-1f);
-  p = p * f + splat(1.0f);
-  return (F32)((U32)(p) + ((U32)(shifted) << 23));
+template <typename F>
+inline F exp2(F x) {
+  const F magic = splat<F>(0x1.8p23f);
+  x = max(splat<F>(-127.0f), x);
+  const F shifted = x + magic;  // the integer nearest to x, in the low bits
+  const F f = x - (shifted - magic);
+  F p = splat<F>(1.32647202e-3f);
+  p = p * f + splat<F>(9.67151314e-3f);
+  p = p * f + splat<F>(5.55073377e-2f);
+  p = p * f + splat<F>(2.40222421e-1f);
+  p = p * f + splat<F>(6.93146978e-1f);
+  p = p * f + splat<F>(1.0f);
+  return (F)((Bits<F>)p + ((Bits<F>)shifted << 23));
 }
 
-// kLanes bf16 or fp16 words to floats.
-inline F32 bf16_to_f32(U16 words) { return (F32)(widen(words) << 16); }
-inline F32 f16_to_f32(U16 words) {
-  const U32 w = widen(words);
-  const U32 sign = (w & 0x8000u) << 16, magnitude = (w & 0x7fffu) << 13;
+// m = -inf (nothing seen, or scores of -inf only) must not meet itself in a subtraction: 0 stands in for it.
+template <typename F>
+inline F finite(F m) {
+  return m == splat<F>(-__builtin_inff()) ? F{} : m;
+}
+
+// bf16 or fp16 words to floats.
+template <typename F>
+inline F bf16_to_f32(typename Vec<sizeof(F)>::Half words) {
+  return (F)(widen<Bits<F>>(words) << 16);
+}
+template <typename F>
+inline F f16_to_f32(typename Vec<sizeof(F)>::Half words) {
+  using U = Bits<F>;
+  const U w = widen<U>(words);
+  const U sign = (w & 0x8000u) << 16, magnitude = (w & 0x7fffu) << 13;
   // Subnormals come out right by themselves: the float 2^112 too small is a float subnormal, and the product is exact.
-  const F32 value = (F32)(magnitude) * 0x1p112f;
-  const U32 bits = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : (U32)(value);
-  return (F32)(bits | sign);
+  const F value = (F)magnitude * 0x1p112f;
+  return (F)((magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : (U)value) | sign);
 }
 
-// Back, rounding to nearest even; as in core/number.h.
-inline U16 f32_to_bf16(F32 x) {
-  const U32 bits = (U32)(x);
-  const U32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40u, U16);
+// Back, rounding to nearest even; as in core/number.h. The word is in the low half of each lane.
+template <typename F>
+inline Bits<F> f32_to_bf16(F x) {
+  using U = Bits<F>;
+  const U bits = (U)x;
+  return x == x ? (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 : (bits >> 16) | 0x40u;
 }
-inline U16 f32_to_f16(F32 x) {
-  const U32 bits = (U32)(x);
-  const U32 sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  const U32 normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
+template <typename F>
+inline Bits<F> f32_to_f16(F x) {
+  using U = Bits<F>;
+  const U bits = (U)x;
+  const U sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
+  const U normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
   // Adding 0.5 puts the last fp16 bit on the last float bit, so the adder itself rounds.
-  const U32 small = (U32)((F32)(magnitude) + 0.5f) - 0x3f000000u;
-  U32 half = magnitude >= 0x38800000u ? normal : small;
-  half = magnitude >= 0x477ff000u ? splat(0x7c00u) : half;
-  half = magnitude > 0x7f800000u ? splat(0x7e00u) : half;
-  return __builtin_convertvector(half | sign, U16);
+  const U small = (U)((F)magnitude + 0.5f) - 0x3f000000u;
+  U half = magnitude >= 0x38800000u ? normal : small;
+  half = magnitude >= 0x477ff000u ? U{} + 0x7c00u : half;
+  half = magnitude > 0x7f800000u ? U{} + 0x7e00u : half;
+  return half | sign;
 }
 
 }  // namespace
