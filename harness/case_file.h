@@ -1,4 +1,4 @@
-// Case files: one attention problem on disk, as a safetensors file with fixed names (docs/formats.md lists them).
+// Case files: one attention problem on disk, as a safetensors file with fixed names; docs/case_file.md lists them.
 #pragma once
 
 #include <cstddef>
