@@ -108,6 +108,18 @@ void check_lds(Wave& w, const Inst& inst, u32 address, u32 bytes, LdsAccess acce
   }
 }
 
+// An LDS instruction may read as soon as it issues: no direct load may be under way into what it touches.
+void check_no_direct_load(const Wave& w, const Inst& inst, const u32* address, u32 offset, u64 mask) {
+  const Group& g = *w.group;
+  for (int l = 0; l < kLanes; ++l) {
+    const u64 begin = u64{address[l]} + offset;
+    if (!(mask >> l & 1) || begin + inst.width > g.lds.size()) continue;
+    for (u64 dword = begin / 4; dword <= (begin + inst.width - 1) / 4; ++dword) {
+      if (g.shadow[dword].direct_load >= 0) finding(inst, "LDS touched while a direct load into it is in flight");
+    }
+  }
+}
+
 // Clocks of one LDS access. Model: 64 banks of 4 bytes; consecutive lanes that together ask for 256 bytes are served at
 // once, in 2 clocks (128 bytes a clock) for each different dword that the busiest bank is asked for.
 void lds_cost(Stats& stats, const u32* address, u32 bytes, u64 mask) {
@@ -315,7 +327,10 @@ void read_lds(Wave& w, const Inst& inst, std::vector<u32> offsets) {
   const int d = inst.op[0].index;
   const u32 *address = w.v[inst.op[1].index], total = inst.width * static_cast<u32>(offsets.size());
   const u64 exec = w.exec();
-  for (u32 offset : offsets) count_lds(w, address, offset, inst.width, exec);
+  for (u32 offset : offsets) {
+    count_lds(w, address, offset, inst.width, exec);
+    check_no_direct_load(w, inst, address, offset, exec);
+  }
   const auto complete = [&w, &inst, d, exec, total, offsets, at = std::vector<u32>(address, address + kLanes)] {
     u8 raw[kLanes][16] = {};
     for (int l = 0; l < kLanes; ++l) {
@@ -356,6 +371,7 @@ void write_lds(Wave& w, const Inst& inst, std::vector<LdsStore> parts) {
   std::vector<std::array<u8, 16>> data(kLanes * parts.size());
   for (std::size_t k = 0; k < parts.size(); ++k) {
     count_lds(w, address, parts[k].offset, inst.width, exec);
+    check_no_direct_load(w, inst, address, parts[k].offset, exec);
     for (int l = 0; l < kLanes; ++l) {
       from_registers(w, inst, inst.op[parts[k].operand].index, l, data[k * kLanes + static_cast<std::size_t>(l)].data(),
                      inst.width);
