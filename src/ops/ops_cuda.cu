@@ -169,7 +169,7 @@ __device__ void read_token(const CacheGather& call, Spot spot, std::uint16_t* ou
 }
 
 template <typename Format, Word16 Out>
-__global__ void __launch_bounds__(kThreads) gather_slots(const __grid_constant__ CacheGather call) {
+__global__ void __launch_bounds__(kThreads, 6) gather_slots(const __grid_constant__ CacheGather call) {
   const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + warp();
   if (row >= call.max_tokens) return;
   const std::int64_t slot = call.slots[row];
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads) gather_slots(const __grid_constant__
 
 // Block row y takes requests y, y + gridDim.y, ...; its warps share the tokens of each.
 template <typename Format, Word16 Out>
-__global__ void __launch_bounds__(kThreads) gather_sequences(const __grid_constant__ CacheGather call) {
+__global__ void __launch_bounds__(kThreads, 6) gather_sequences(const __grid_constant__ CacheGather call) {
   const std::int64_t stride = std::int64_t{gridDim.x} * kWarps;
   for (std::int64_t r = blockIdx.y; r < call.requests; r += gridDim.y) {
     const GatherRange range = gather_range(call, r);
