@@ -1,20 +1,17 @@
 #!/usr/bin/env bash
 # The whole of pasa in one command: installs what is missing (Debian, as root or with sudo), builds, makes the four
 # DeepSeek-V4 decode workloads in every cache format as case files, solves each, checks it against the float64 reference,
-# times it on the best device of this machine, and shows one table and one picture (build/demo/speed.png).
+# times it on the best device of this machine, and shows one table and one picture (build/demo/speed.svg).
 #
 #   ./demo.sh                 about two minutes on two cores, the first time
 #   TOKENS=64 HEADS=128 DEVICE=cpu ./demo.sh
 set -euo pipefail
 cd "$(dirname "$0")"
 
-# Debian's own interpreter sees the packages that apt installs, whatever else is first in PATH.
-python=python3; [ -x /usr/bin/python3 ] && python=/usr/bin/python3
-
 say() { printf '\n== %s\n' "$*"; }
 
 # ---- packages: only what is missing, only where there is apt
-packages=(g++ cmake ninja-build python3 libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev python3-numpy python3-matplotlib)
+packages=(g++ cmake ninja-build python3 libgtest-dev libcli11-dev nlohmann-json3-dev libfmt-dev)
 missing=()
 if command -v dpkg-query >/dev/null && command -v apt-get >/dev/null; then
   for package in "${packages[@]}"; do
@@ -39,7 +36,7 @@ fi
 pasa=build/tools/pasa
 
 # ---- the problem: tokens x heads, as large as suits the device
-best=$($pasa info --json | $python -c 'import json, sys; print(json.load(sys.stdin)["devices"][0]["name"])')
+best=$($pasa info --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["devices"][0]["name"])')
 device=${DEVICE:-$best}
 case $device in
   cpu*) tokens=${TOKENS:-16} heads=${HEADS:-64} ;;
@@ -77,5 +74,5 @@ grep -c '^ok' build/demo/check.log | sed 's/$/ of them within tolerance/'
 say "timing them on $device"
 $pasa bench "${cases[@]}" --device "$device" --seconds 0.3 --json >build/demo/bench.json
 $pasa info --json >build/demo/info.json
-$python bench/plot.py build/demo/bench.json --info build/demo/info.json --title "DeepSeek-V4 decode, $tokens queries x $heads heads" \
-  -o build/demo/speed.png
+python3 bench/plot.py build/demo/bench.json --info build/demo/info.json --title "DeepSeek-V4 decode, $tokens queries x $heads heads" \
+  -o build/demo/speed.svg

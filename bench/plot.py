@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Shows what `pasa bench --json` measured for cases named WORKLOAD,FORMAT,LISTS.safetensors: a table on the terminal and a
-picture of the speed per format, each bar beside the roofline measured in the same run.
+picture (SVG) of the speed per format, each bar under the roofline measured in the same run. Standard library only: a plotting
+package would be most of what a bare machine has to install.
 
-  plot.py bench.json -o speed.png [--info info.json] [--title TEXT]
+  plot.py bench.json -o speed.svg [--info info.json] [--title TEXT]
 """
 import argparse
+import html
 import json
+import math
 from pathlib import Path
 
 
@@ -19,7 +22,7 @@ def duration(seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench")
-    parser.add_argument("-o", "--output", default="speed.png")
+    parser.add_argument("-o", "--output", default="speed.svg")
     parser.add_argument("--info")
     parser.add_argument("--title", default="pasa")
     args = parser.parse_args()
@@ -67,33 +70,64 @@ def print_table(title, measured, workloads, formats):
           "in the same run would allow, over that median." if any("roofline" in r for r in measured.values()) else "\nmedian of a call")
 
 
-def draw(path, title, measured, workloads, formats):
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+COLOURS = ["#4e79a7", "#f28e2b", "#e15759", "#76b7b2", "#59a14f", "#edc948", "#b07aa1", "#9c755f"]
 
-    figure, axes = plt.subplots(figsize=(11, 5))
-    width = 0.8 / len(formats)
-    colours = plt.get_cmap("tab10")
+
+def round_up(value):
+    """The next 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= value * 0.999)
+
+
+def draw(path, title, measured, workloads, formats):
+    def ceiling(row):
+        return row["gflops_per_s"] / row["roofline"]["fraction"] if "roofline" in row else 0
+
+    width, height, left, right, top, bottom = 1100, 520, 70, 20, 110, 60
+    highest = max(max(row["gflops_per_s"], ceiling(row)) for row in measured.values()) or 1
+    step = round_up(highest / 6)
+    scale = (height - top - bottom) / (step * math.ceil(highest / step))
+    floor = height - bottom
+
+    svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="13">',
+           '<rect width="100%" height="100%" fill="white"/>']
+
+    def text(x, y, words, anchor="middle", more=""):
+        svg.append(f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{html.escape(words)}</text>')
+
+    def line(x1, y1, x2, y2, colour, thickness):
+        svg.append(f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{colour}" stroke-width="{thickness}"/>')
+
+    text(width / 2, 24, title, more='font-size="15" font-weight="bold"')
+    for i in range(math.ceil(highest / step) + 1):
+        y = floor - i * step * scale
+        line(left, y, width - right, y, "#ddd" if i else "black", 1)
+        text(left - 8, y + 4, f"{i * step:g}", "end")
+    text(18, (top + floor) / 2, "GFLOP/s", more=f'transform="rotate(-90 18 {(top + floor) / 2})"')
+
+    group = (width - left - right) / len(workloads)
+    bar = 0.84 * group / len(formats)
+    for i, workload in enumerate(workloads):
+        text(left + (i + 0.5) * group, floor + 20, workload)
+        for j, column in enumerate(formats):
+            row = measured[workload, column]
+            x = left + (i + 0.08) * group + j * bar
+            y = row["gflops_per_s"] * scale
+            svg.append(f'<rect x="{x:.1f}" y="{floor - y:.1f}" width="{bar * 0.9:.1f}" height="{y:.1f}" fill="{COLOURS[j % 8]}"/>')
+            if ceiling(row):
+                line(x, floor - ceiling(row) * scale, x + bar * 0.9, floor - ceiling(row) * scale, "black", 2)
+    text(left + (width - left - right) / 2, height - 12, "tokens a query (window + compressed)")
+
+    # Legend, four to a row.
     for j, column in enumerate(formats):
-        places = [i + (j - (len(formats) - 1) / 2) * width for i in range(len(workloads))]
-        rows = [measured[w, column] for w in workloads]
-        axes.bar(places, [row["gflops_per_s"] for row in rows], width * 0.92, color=colours(j),
-                 label=f"{column[0]}, {lists_word(column[1])}")
-        for place, row in zip(places, rows):
-            if "roofline" in row:
-                ceiling = row["gflops_per_s"] / row["roofline"]["fraction"]
-                axes.plot([place - width / 2, place + width / 2], [ceiling] * 2, color="black", linewidth=1.2,
-                          label="roofline of this machine" if (row is rows[0] and j == len(formats) - 1) else None)
-    axes.set_xticks(range(len(workloads)), workloads)
-    axes.set_xlabel("tokens a query (window + compressed)")
-    axes.set_ylabel("GFLOP/s")
-    axes.set_title(title, fontsize=10)
-    axes.grid(axis="y", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.legend(fontsize=8, ncol=2)
-    figure.tight_layout()
-    figure.savefig(path, dpi=130)
+        x, y = left + j % 4 * 250, 44 + j // 4 * 22
+        svg.append(f'<rect x="{x}" y="{y}" width="14" height="14" fill="{COLOURS[j % 8]}"/>')
+        text(x + 20, y + 12, f"{column[0]}, {lists_word(column[1])}", "start")
+    if any(map(ceiling, measured.values())):
+        x, y = left + len(formats) % 4 * 250, 44 + len(formats) // 4 * 22
+        line(x, y + 8, x + 14, y + 8, "black", 2)
+        text(x + 20, y + 12, "roofline of this machine", "start")
+    Path(path).write_text("\n".join(svg + ["</svg>"]))
 
 
 if __name__ == "__main__":

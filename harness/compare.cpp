@@ -234,8 +234,8 @@ std::string Deviation::text() const {
   std::string where = concat(tensor, "[", token, ", ", head);
   where += tensor == "out" ? concat(", ", dim, "]") : "]";
   if (ok) {
-    return concat(tensor, ": largest error ", max_abs, ", ", 100 * worst_ratio, " % of what is allowed (at ", where,
-                  ")");
+    const double percent = std::round(1000 * worst_ratio) / 10;
+    return concat(tensor, ": largest error ", max_abs, ", ", percent, " % of what is allowed (at ", where, ")");
   }
   if (wrong == 0) return concat(tensor, ": 1 - cosine similarity is ", cosine, ", expected at most ", cosine_limit);
   return concat(where, " is ", got, ", expected ", want, " +- ", limit, " (", wrong, " of ", count,
