@@ -13,10 +13,9 @@ from pathlib import Path
 
 
 def duration(seconds):
-    for unit, scale in (("us", 1e6), ("ms", 1e3)):
-        if seconds * scale < 1000:
-            break
-    return f"{seconds * scale:.3g} {unit}"
+    """Three significant digits."""
+    value, unit = (seconds * 1e6, "us") if seconds < 1e-3 else (seconds * 1e3, "ms")
+    return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
 
 
 def main():
