@@ -98,11 +98,11 @@ inline Group decode_normal(U8 codes, std::uint16_t rebias) {
 template <Fp8 Flavour>
 constexpr int kBias = Flavour == Fp8::kE4m3fn ? 7 : 8;
 
-// May a code be anything but a normal number? Seldom, where codes are scaled to their largest. One addition puts OCP's NaN
-// (0x7f, 0xff) beside the small codes; the binade above them is caught too, which harms nothing.
+// Some byte is 0 if a code may be anything but a normal number. Seldom, where codes are scaled to their largest. One addition
+// puts OCP's NaN (0x7f, 0xff) beside the small codes; the binade above them is caught too, which harms nothing.
 template <Fp8 Flavour>
-inline bool has_rare(U8 codes) {
-  return any(Flavour == Fp8::kE4m3fn ? ((codes + 1) & 0x70) == 0 : (codes & 0x78) == 0);
+inline U8 zero_if_rare(U8 codes) {
+  return Flavour == Fp8::kE4m3fn ? (codes + 1) & 0x70 : codes & 0x78;
 }
 
 // Byte `Byte` of each dword, any code at all, to fp32. A subnormal becomes 2^(1-bias) * (1 + m/8) less 2^(1-bias): no
@@ -119,13 +119,6 @@ inline F32 decode_any(U32 codes) {
   return (F32)((U32)value | sign | (nan & 0x7fc00000u));
 }
 
-template <Fp8 Flavour>
-[[gnu::noinline]] Group decode_rare(U8 codes, float scale) {
-  const auto dwords = (U32)codes;
-  return {pair_words(decode_any<Flavour, 0>(dwords) * scale, decode_any<Flavour, 2>(dwords) * scale),
-          pair_words(decode_any<Flavour, 1>(dwords) * scale, decode_any<Flavour, 3>(dwords) * scale)};
-}
-
 inline U16 scaled(U16 words, float scale) {
   return pair_words((F32)((U32)words << 16) * scale, (F32)((U32)words & 0xffff0000u) * scale);
 }
@@ -136,27 +129,61 @@ inline float read_float(const std::uint8_t* bytes) {
   return value;
 }
 
-// Group `g` of a quantised row.
+// The scale of group g, as float.
 template <typename Format>
-inline Group load_codes(Row row, int g) {
-  constexpr Fp8 kFlavour = Format::kFlavour;
-  const U8 codes = load<U8>(row.record + 64 * g);
+inline float scale_of(Row row, int g) {
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-    const unsigned byte = row.scales[g];
-    // From 10 to 246 every code but NaN stays a normal bf16 number.
-    if (has_rare<kFlavour>(codes) || byte - 10u > 236u) [[unlikely]] {
-      const std::uint32_t bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
-      float scale;
-      std::memcpy(&scale, &bits, sizeof scale);
-      return decode_rare<kFlavour>(codes, scale);
-    }
-    return decode_normal(codes, static_cast<std::uint16_t>((byte - kBias<kFlavour>) << 7));
+    const std::uint32_t byte = row.scales[g], bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
+    float scale;
+    std::memcpy(&scale, &bits, sizeof scale);
+    return scale;
   } else {
     const std::uint8_t* scales = Format::kScaling == Scaling::kSideFloat ? row.scales : row.record + Format::kNope;
-    const float scale = read_float(scales + 4 * (64 * g / Format::kScaleTile));
-    if (has_rare<kFlavour>(codes)) [[unlikely]] return decode_rare<kFlavour>(codes, scale);
-    const Group unscaled = decode_normal(codes, (127 - kBias<kFlavour>) << 7);
+    return read_float(scales + 4 * (64 * g / Format::kScaleTile));
+  }
+}
+
+// Group g of a quantised row, if its codes are normal and so are the results.
+template <typename Format>
+inline Group load_normal(Row row, int g, U8 codes) {
+  constexpr int kCodeBias = kBias<Format::kFlavour>;
+  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+    return decode_normal(codes, static_cast<std::uint16_t>((row.scales[g] - kCodeBias) << 7));
+  } else {
+    const float scale = scale_of<Format>(row, g);
+    const Group unscaled = decode_normal(codes, (127 - kCodeBias) << 7);
     return {scaled(unscaled.even, scale), scaled(unscaled.odd, scale)};
+  }
+}
+
+// From 10 to 246 a UE8M0 byte keeps every code but NaN a normal bf16 number; a float scale rounds as it should anyway.
+template <typename Format>
+inline bool has_rare_scale(Row row) {
+  if constexpr (Format::kScaling != Scaling::kTailUe8m0) return false;
+  bool rare = false;
+#pragma GCC unroll 8
+  for (int g = 0; g < Format::kScales; ++g) rare |= row.scales[g] - 10u > 236u;
+  return rare;
+}
+
+inline void store_group(std::byte* key, int g, Group words) {
+  store(key + 128 * g, words.even);
+  store(key + 128 * g + 64, words.odd);
+}
+
+// The groups of a row that hold a rare code or scale, once more and right for every one.
+template <typename Format>
+[[gnu::noinline]] void load_rare(Row row, std::byte* key) {
+  constexpr Fp8 kFlavour = Format::kFlavour;
+  const bool rare_scale = has_rare_scale<Format>(row);
+  for (int g = 0; g < Format::kNope / 64; ++g) {
+    const U8 codes = load<U8>(row.record + 64 * g);
+    if (!rare_scale && !any(zero_if_rare<kFlavour>(codes) == 0)) continue;
+    const float scale = scale_of<Format>(row, g);
+    const auto dwords = (U32)codes;
+    store_group(key, g,
+                {pair_words(decode_any<kFlavour, 0>(dwords) * scale, decode_any<kFlavour, 2>(dwords) * scale),
+                 pair_words(decode_any<kFlavour, 1>(dwords) * scale, decode_any<kFlavour, 3>(dwords) * scale)});
   }
 }
 
@@ -171,19 +198,21 @@ inline Group split(U16 low, U16 high) {
 // A key to its row of K. Bit g of `split_groups` is set if group g is in even/odd order.
 template <typename Format>
 void load_key(Row row, unsigned split_groups, std::byte* key) {
+  if constexpr (Format::kNope > 0) {
+    U8 least = ~U8{};
 #pragma GCC unroll 8
-  for (int g = 0; g < Format::kNope / 64; ++g) {
-    const Group words = load_codes<Format>(row, g);
-    store(key + 128 * g, words.even);
-    store(key + 128 * g + 64, words.odd);
+    for (int g = 0; g < Format::kNope / 64; ++g) {
+      const U8 codes = load<U8>(row.record + 64 * g), here = zero_if_rare<Format::kFlavour>(codes);
+      least = here < least ? here : least;
+      store_group(key, g, load_normal<Format>(row, g, codes));
+    }
+    if (any(least == 0) || has_rare_scale<Format>(row)) [[unlikely]] load_rare<Format>(row, key);
   }
 #pragma GCC unroll 9
   for (int g = Format::kNope / 64; g < Format::kDim / 64; ++g) {
     const std::uint8_t* from = row.record + Format::kRopeOffset + 128 * (g - Format::kNope / 64);
-    Group words{load<U16>(from), load<U16>(from + 64)};
-    if (split_groups >> g & 1) words = split(words.even, words.odd);
-    store(key + 128 * g, words.even);
-    store(key + 128 * g + 64, words.odd);
+    const Group words{load<U16>(from), load<U16>(from + 64)};
+    store_group(key, g, split_groups >> g & 1 ? split(words.even, words.odd) : words);
   }
 }
 
