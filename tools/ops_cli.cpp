@@ -4,6 +4,7 @@
 #include "tools/ops_cli.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -97,7 +98,9 @@ class Output {
       tensor.pieces[0] = tensor.pieces[0].first(static_cast<std::size_t>(count) * 4);
     }
   }
-  void save(const std::string& path) const { write_safetensors(path, tensors_, {{"pasa_version", pasa_version()}}); }
+  void save(const std::string& path) const { write_safetensors(path, tensors_, metadata); }
+
+  std::map<std::string, std::string> metadata = {{"pasa_version", pasa_version()}};
 
  private:
   std::vector<Memory> memory_;
@@ -136,6 +139,7 @@ void cache_write(Input& in, const Options& o, Output& out) {
   args.flags = o.power_of_two ? PASA_POWER_OF_TWO_SCALES : 0;
   in.refuse_the_rest();
   check_status(pasa_cache_write(&args, nullptr));
+  out.metadata["kv_format"] = find_format(args.cache.format)->name;
   out.add("kv", args.cache.kv);
   if (args.cache.kv_scales.rank) out.add("kv_scales", args.cache.kv_scales);
 }
