@@ -58,25 +58,20 @@ build() {  # PRESET DIRECTORY TARGET...
   return 1
 }
 
-# Runs ctest in a build and adds its counts. Failing tests print their output, skipped ones their reason.
-run_ctest() {  # DIRECTORY CTEST-ARGUMENT...
-  local directory=$1 junit=$1/junit.xml; shift
-  rm -f "$junit"
-  ctest --test-dir "$directory" -j "$jobs" --output-on-failure --output-junit junit.xml "$@" >"$directory/ctest.log" 2>&1
-  grep -E '^ *[0-9]+/[0-9]+ .*(Failed|Timeout|Exception|Not Run)|^(FAILED|.*Failure$)' "$directory/ctest.log" | head -60
-  if ! [ -s "$junit" ]; then
+# Runs ctest in a build and adds its counts; failures and skips are printed with their reasons.
+run_ctest() {  # DIRECTORY
+  local directory=$1 counts p f s
+  rm -rf "$directory/junit.xml" "$directory/results"
+  ctest --test-dir "$directory" -j "$jobs" --output-junit junit.xml --test-output-size-failed 20000 >"$directory/ctest.log" 2>&1
+  if ! counts=$(python3 -B tests/count.py "$directory"); then
     tail -n 20 "$directory/ctest.log"
     fail "ctest in $directory"
     return
   fi
-  local counts
-  counts=$(grep -m1 -A6 '<testsuite' "$junit" | tr '\n' ' ')
-  local t f s
-  t=$(grep -oP '\btests="\K\d+' <<<"$counts") f=$(grep -oP '\bfailures="\K\d+' <<<"$counts") s=$(grep -oP '\bskipped="\K\d+' <<<"$counts")
-  [ "$f" = 0 ] || sed -n '/<failure/,/<\/system-out>/p' "$junit" | head -n 200
-  passed=$((passed + t - f - s)) failed=$((failed + f)) skipped=$((skipped + s))
-  echo "$directory: $((t - f - s)) passed, $f failed, $s skipped"
-  grep -oP 'Skipped\s*\K.*|^.*: Skipped$' "$directory/ctest.log" >/dev/null || true
+  sed '$d' <<<"$counts"
+  read -r p f s <<<"$(tail -n 1 <<<"$counts")"
+  passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+  echo "$directory: $p passed, $f failed, $s skipped"
 }
 
 wants() { [[ " ${stages[*]} " == *" $1 "* ]]; }
@@ -92,7 +87,6 @@ if wants tests && [ -f build/CTestTestfile.cmake ]; then
   say "tests"
   build/tests/attention_test --gtest_filter='Counts.*' 2>/dev/null | grep -E 'cases'
   run_ctest build
-  grep -h 'Skipped' build/ctest.log | sed 's/ *\.\.\.*/ /' | sort -u | head -20
   if ! have nvidia-smi || ! nvidia-smi -L >/dev/null 2>&1; then skip "GPU tests: no NVIDIA GPU here"; fi
 fi
 

@@ -204,7 +204,7 @@ class Work(Base):
 
     def test_bench_json(self):
         self.make()
-        done = pasa("bench", self.case, "--json")
+        done = pasa("bench", self.case, "--json", "--reps", 2, "--warmup", 0, "--no-roofline")
         self.assertEqual(done.returncode, 0, done.stderr)
         json.loads(done.stdout)
 

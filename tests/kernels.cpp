@@ -1,6 +1,7 @@
 #include "tests/kernels.h"
 
 #include <map>
+#include <memory>
 
 namespace pasa {
 #ifdef PASA_TEST_AMX_EMULATED

@@ -2,7 +2,7 @@
 // if this machine cannot run it. A kernel that is no row of the table (an emulation, linked only into tests) is run by hand.
 #pragma once
 
-#include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +18,8 @@ struct Kernel {
   std::string missing;  // why this machine cannot run it; empty if it can
   const Backend* unlisted = nullptr;
 };
+
+inline std::ostream& operator<<(std::ostream& out, const Kernel& kernel) { return out << kernel.name; }
 
 // In the table's order, then the unlisted ones.
 const std::vector<Kernel>& kernels();
