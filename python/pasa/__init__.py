@@ -19,7 +19,7 @@ from . import _native, ops
 from ._case import load_case, save_case
 from ._native import Error, Status
 from ._native import version as __version__
-from ._problem import OUTPUTS, TENSORS, PackedProblem, PackedReduce, arguments
+from ._problem import INPUTS, OUTPUTS, TENSORS, Packed, PackedProblem, arguments
 from ._tensor import arrays_of, find_arrays
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ __all__ = [
 ]
 
 VALUE_DIM = 512
+_UNSUPPORTED = int(Status.UNSUPPORTED)
 
 
 class Partials(NamedTuple):
@@ -64,14 +65,6 @@ class Kernel(NamedTuple):
     available: bool  #: this machine can run it
     accepts: bool  #: and it serves the problem asked about
     reason: str  #: why not, in words
-
-
-class _ThisThread(threading.local):
-    def __init__(self):
-        self.problem = PackedProblem()
-
-
-_this_thread = _ThisThread()
 
 
 def attend(
@@ -141,83 +134,125 @@ def attend(
     Raises:
         Error: an argument is refused. Its category says why, its text which.
     """
+    if softmax_scale is not None:
+        softmax_scale = float(softmax_scale)
     arrays = find_arrays(q, "q")
-    options = dict(
-        kv_format=kv_format,
-        kv_indptr=kv_indptr,
-        kv_lengths=kv_lengths,
-        kv_scales=kv_scales,
-        attn_sink=attn_sink,
-        extra_kv=extra_kv,
-        extra_kv_format=extra_kv_format,
-        extra_indices=extra_indices,
-        extra_indptr=extra_indptr,
-        extra_lengths=extra_lengths,
-        extra_kv_scales=extra_kv_scales,
-        softmax_scale=softmax_scale,
-        splits=splits,
-        block_h=block_h,
-        nan_to_zero=nan_to_zero,
-        no_invalid=no_invalid,
-        skip_reduce=skip_reduce,
-        kernel=kernel,
-        threads=threads,
-    )
+    tensors = (q, kv, kv_indices, kv_indptr, kv_lengths, kv_scales, attn_sink)
+    tensors += (extra_kv, extra_indices, extra_indptr, extra_lengths, extra_kv_scales, out, lse, max_logits)
+    values = (kv_format, extra_kv_format, softmax_scale, return_lse)
+    values += (splits, block_h, nan_to_zero, no_invalid, skip_reduce, kernel, threads)
     if arrays is None:
         from . import _torch
 
-        return _torch.attend(q, kv, kv_indices, out, lse, max_logits, return_lse, options)
-    problem = _this_thread.problem
-    addresses = problem.fill(arrays, *arguments(q, kv, kv_indices, **options))
-    handle = _native.cached_plan(bytes(problem.bytes))
-    problem.set_addresses(addresses)
-    outputs = _outputs(arrays, q, handle, out, lse, max_logits, return_lse)
-    problem.bind(arrays, outputs)
-    status = _run(arrays, problem, handle, q, workspace)
-    if status == Status.UNSUPPORTED:  # the cached plan knew no addresses: one may be too odd for the kernel it chose
-        status = _run(arrays, problem, _native.PlanHandle(problem.address), q, workspace)
-    if status:
-        raise _native.last_error(status)
-    return _result(outputs)
+        return _torch.attend(tensors, values)
+    try:
+        key = (*values, *arrays.signatures(tensors))
+    except (AttributeError, RuntimeError):  # no tensors of this framework: preparing says which one
+        key = None
+    prepared = _this_thread.prepared.get(key)
+    if prepared is None:
+        prepared = _Prepared(arrays, dict(zip(_TENSORS, tensors)), dict(zip(_VALUES, values)))
+        _this_thread.keep(key, prepared)
+    return prepared.attend(tensors, workspace)
 
 
-def _outputs(arrays, q, handle, out, lse, max_logits, return_lse) -> dict[str, Array]:
-    """The tensors a run of this plan writes: the caller's, and new ones for those that are missing."""
-    outputs = {}
-    rows = q.shape[:2]
-    if handle.is_partial:
-        split_rows = (rows[0], handle.splits, rows[1])
-        outputs["acc"] = arrays.empty(q, (*split_rows, VALUE_DIM), arrays.float32)
-        outputs["m"] = arrays.empty(q, split_rows, arrays.float32)
-        outputs["l"] = arrays.empty(q, split_rows, arrays.float32)
-    elif out is None:
-        out = arrays.empty(q, (*rows, VALUE_DIM))
-    if return_lse and lse is None:
-        lse = arrays.empty(q, rows, arrays.float32)
-    for name, tensor in (("out", out), ("lse", lse), ("max_logits", max_logits)):
-        if tensor is not None:
-            arrays.require_writable(name, tensor)
-            outputs[name] = tensor
-    return outputs
+_TENSORS = ("q", "kv", "kv_indices", "kv_indptr", "kv_lengths", "kv_scales", "attn_sink")
+_TENSORS += (
+    "extra_kv",
+    "extra_indices",
+    "extra_indptr",
+    "extra_lengths",
+    "extra_kv_scales",
+    "out",
+    "lse",
+    "max_logits",
+)
+_VALUES = ("kv_format", "extra_kv_format", "softmax_scale", "return_lse")
+_VALUES += ("splits", "block_h", "nan_to_zero", "no_invalid", "skip_reduce", "kernel", "threads")
+_PLACES = tuple(TENSORS[name] >> 3 for name in _TENSORS)
 
 
-def _result(outputs: dict[str, Array]) -> Array | tuple | Partials:
-    if len(outputs) == 1:
-        return outputs["out"]
-    if "acc" in outputs:
-        return Partials(**outputs)
-    return tuple(outputs[name] for name in OUTPUTS if name in outputs)
+class _Prepared:
+    """A call with its plan made and its struct packed: what calls share that differ in addresses alone."""
+
+    def __init__(self, arrays, tensors: dict[str, Any], values: dict[str, Any]):
+        self.arrays = arrays
+        return_lse = values.pop("return_lse", False)
+        given = {name: tensors.pop(name, None) for name in ("out", "lse", "max_logits")}
+        self.problem = PackedProblem(arrays, *arguments(**tensors, **values))
+        self.plan = _native.PlanHandle(self.problem.address)
+        (tokens, heads), splits = tensors["q"].shape[:2], self.plan.splits
+        self.made = {}  # outputs that every call makes anew: shape and dtype (None: q's)
+        if self.plan.is_partial:
+            self.made["acc"] = (tokens, splits, heads, VALUE_DIM), arrays.float32
+            self.made["m"] = self.made["l"] = (tokens, splits, heads), arrays.float32
+        elif given["out"] is None:
+            self.made["out"] = (tokens, heads, VALUE_DIM), None
+        if return_lse and given["lse"] is None:
+            self.made["lse"] = (tokens, heads), arrays.float32
+        self.made_places: tuple | None = None  # known once they have been made
+        for name, tensor in given.items():
+            if tensor is not None:
+                arrays.require_writable(name, tensor)
+                self.problem.bind(arrays, {name: tensor})
+
+    def make_outputs(self, q: Array) -> dict[str, Array]:
+        arrays = self.arrays
+        outputs = {name: arrays.empty(q, shape, dtype) for name, (shape, dtype) in self.made.items()}
+        if self.made_places is None:
+            self.problem.bind(arrays, outputs)
+            self.made_places = tuple(TENSORS[name] >> 3 for name in outputs)
+        else:
+            arrays.set_addresses(self.problem.words, self.made_places, outputs.values())
+        return outputs
+
+    def attend(self, tensors: tuple, workspace: Array | None) -> Array | tuple | Partials:
+        """Runs on tensors of equal signatures, in the order of _TENSORS."""
+        q, (out, lse, max_logits) = tensors[0], tensors[-3:]
+        self.arrays.set_addresses(self.problem.words, _PLACES, tensors)
+        made = self.make_outputs(q) if self.made else {}
+        status = self.run(self.plan, q, workspace)
+        if status == _UNSUPPORTED:  # by a kernel that wants better addresses than these; another may not
+            status = self.run(_native.PlanHandle(self.problem.address), q, workspace)
+        if status:
+            raise _native.last_error(status)
+        if "acc" in made:
+            return Partials(**made)
+        return _result(made.get("out", out), made.get("lse", lse), max_logits)
+
+    def run(self, plan: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
+        size = plan.workspace_bytes
+        if workspace is not None:
+            address, size = self.arrays.memory(q, workspace)
+        elif size:
+            workspace, address = self.arrays.scratch(q, size)
+        else:
+            address = None
+        return _native.run(plan.handle, self.problem.address, address, size, self.arrays.stream(q))
 
 
-def _run(arrays, problem: PackedProblem, handle: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
-    size = handle.workspace_bytes
-    if workspace is not None:
-        address, size = arrays.memory(q, workspace)
-    elif size:
-        workspace, address = arrays.scratch(q, size)
-    else:
-        address = None
-    return _native.run(handle.handle, problem.address, address, size, arrays.stream(q))
+class _ThisThread(threading.local):
+    """The calls that this thread has prepared, oldest first."""
+
+    LIMIT = 256
+
+    def __init__(self):
+        self.prepared: dict[tuple, _Prepared] = {}
+
+    def keep(self, key: tuple | None, prepared: _Prepared) -> None:
+        if key is not None:
+            if len(self.prepared) == self.LIMIT:
+                del self.prepared[next(iter(self.prepared))]
+            self.prepared[key] = prepared
+
+
+_this_thread = _ThisThread()
+
+
+def _result(out: Array, lse: Array | None, max_logits: Array | None) -> Array | tuple:
+    if lse is None and max_logits is None:
+        return out
+    return tuple(tensor for tensor in (out, lse, max_logits) if tensor is not None)
 
 
 class Plan:
@@ -228,18 +263,17 @@ class Plan:
     strides and list contents may differ). One thread and one stream at a time: it owns one workspace.
     """
 
-    def __init__(self, q: Array, kv: Array, kv_indices: Array, outputs: dict, workspace: Array | None, options: dict):
-        self._arrays, self._problem = arrays_of(q, "q"), _filled(q, kv, kv_indices, options)
-        self._handle = _native.PlanHandle(self._problem.address)
-        self._tensors = {"q": q, "kv": kv, "kv_indices": kv_indices}  # keeps them alive, as long as they are bound
-        self._tensors.update((name, value) for name, value in options.items() if name in TENSORS)
-        self._outputs = _outputs(self._arrays, q, self._handle, **outputs)
-        self._problem.bind(self._arrays, self._outputs)
-        self._size = self._handle.workspace_bytes
-        if workspace is not None:
-            self._workspace, (self._scratch, self._size) = workspace, self._arrays.memory(q, workspace)
+    def __init__(self, arrays, tensors: dict[str, Any], values: dict[str, Any], workspace: Array | None):
+        self._arrays, prepared = arrays, _Prepared(arrays, dict(tensors), values)
+        self._tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        self._problem, self._handle = prepared.problem, prepared.plan
+        self._tensors.update(prepared.make_outputs(self._tensors["q"]))  # all kept alive, as long as they are bound
+        self._signatures = dict(zip(self._tensors, arrays.signatures(self._tensors.values())))
+        self._size, q = self._handle.workspace_bytes, self._tensors["q"]
+        if workspace is None:
+            self._workspace, self._scratch = arrays.scratch(q, self._size, keep=True)
         else:
-            self._workspace, self._scratch = self._arrays.scratch(q, self._size, keep=True)
+            self._workspace, (self._scratch, self._size) = workspace, arrays.memory(q, workspace)
         self._address, self._native_plan = self._problem.address, self._handle.handle
 
     kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
@@ -251,27 +285,35 @@ class Plan:
     def run(self, **tensors: Array | None) -> Array | tuple | Partials:
         """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
         if tensors:
-            self._rebind(tensors)
+            self._bind(tensors)
         stream = self._arrays.stream(self._tensors["q"])
         status = _native.run(self._native_plan, self._address, self._scratch, self._size, stream)
         if status:
             raise _native.last_error(status)
-        return _result(self._outputs)
+        bound = self._tensors
+        if self._handle.is_partial:
+            return Partials(bound["acc"], bound["m"], bound["l"])
+        return _result(bound["out"], bound.get("lse"), bound.get("max_logits"))
 
-    def _rebind(self, tensors: dict[str, Array | None]) -> None:
-        for name in tensors.keys() & OUTPUTS.keys():
-            self._arrays.require_writable(name, tensors[name])
+    def _bind(self, tensors: dict[str, Array | None]) -> None:
+        arrays, known = self._arrays, self._signatures
         try:
-            self._problem.bind(self._arrays, tensors)
-        except KeyError as error:
-            raise TypeError(f"run() has no tensor named {error}") from None
-        for name, tensor in tensors.items():
-            kept = self._outputs if name in OUTPUTS else self._tensors
-            if tensor is None:
-                self._problem.unbind(name)
-                kept.pop(name, None)
-            else:
-                kept[name] = tensor
+            signatures = arrays.signatures(tensors.values())
+        except (AttributeError, RuntimeError):
+            signatures = [None] * len(tensors)  # describing them says what is wrong
+        for name, signature in zip(tensors, signatures):
+            if signature is None or signature != known.get(name):
+                self._describe(name, tensors[name])
+                known[name] = signature
+        arrays.set_addresses(self._problem.words, [TENSORS[name] >> 3 for name in tensors], tensors.values())
+        self._tensors.update(tensors)
+
+    def _describe(self, name: str, tensor: Array | None) -> None:
+        if name not in TENSORS:
+            raise TypeError(f"run() has no tensor named {name!r}")
+        if name in OUTPUTS and tensor is not None:
+            self._arrays.require_writable(name, tensor)
+        self._problem.bind(self._arrays, {name: tensor})
 
 
 def plan(
@@ -287,14 +329,13 @@ def plan(
     **options: Any,
 ) -> Plan:
     """Prepares a call of `attend` with the same arguments, to be run many times with little host work."""
-    outputs = dict(out=out, lse=lse, max_logits=max_logits, return_lse=return_lse)
-    return Plan(q, kv, kv_indices, outputs, workspace, options)
+    tensors = dict(q=q, kv=kv, kv_indices=kv_indices, out=out, lse=lse, max_logits=max_logits)
+    tensors.update((name, options.pop(name)) for name in INPUTS if name in options)
+    return Plan(arrays_of(q, "q"), tensors, {**options, "return_lse": return_lse}, workspace)
 
 
 def _filled(q: Array, kv: Array, kv_indices: Array, options: dict) -> PackedProblem:
-    problem = PackedProblem()
-    problem.set_addresses(problem.fill(arrays_of(q, "q"), *arguments(q, kv, kv_indices, **options)))
-    return problem
+    return PackedProblem(arrays_of(q, "q"), *arguments(q, kv, kv_indices, **options))
 
 
 def kernels(
@@ -331,7 +372,8 @@ def validate(q: Array, kv: Array, kv_indices: Array, **options: Any) -> int:
     arrays = arrays_of(q, "q")
     lists = ("kv_indptr", "kv_lengths", "extra_indices", "extra_indptr", "extra_lengths")
     on_host = {name: arrays.host(options[name]) for name in lists if options.get(name) is not None}
-    packed = _filled(q, kv, arrays.host(kv_indices), {**options, **on_host})
+    on_host["kv_indices"] = arrays.host(kv_indices)
+    packed = PackedProblem(arrays, *arguments(q, kv, **{**options, **on_host}))
     skipped = ctypes.c_int64()
     _native.check(_native.lib.pasa_validate(packed.on_cpu(), skipped))
     return skipped.value
@@ -360,13 +402,17 @@ def reduce(
     Returns:
         out, or (out, lse) if lse was given or asked for.
     """
-    arrays, packed = arrays_of(acc, "acc"), PackedReduce()
+    arrays = arrays_of(acc, "acc")
     rows = (acc.shape[0], acc.shape[2]) if len(acc.shape) == 4 else (0, 0)
     outputs = {"out": out if out is not None else arrays.empty(acc, (*rows, VALUE_DIM), dtype or arrays.float32)}
     if lse is not None or return_lse:
         outputs["lse"] = lse if lse is not None else arrays.empty(acc, rows, arrays.float32)
     for name, tensor in outputs.items():
         arrays.require_writable(name, tensor)
+    size = ctypes.sizeof(_native.ReduceProblem)
+    names = ("acc", "m", "l", "attn_sink", "out", "lse")
+    offsets = {name: getattr(_native.ReduceProblem, name).offset for name in names}
+    packed = Packed(bytes(_native.ReduceProblem(struct_size=size)), offsets)
     packed.bind(arrays, dict(acc=acc, m=m, l=l, attn_sink=attn_sink, **outputs))
     _native.check(_native.lib.pasa_reduce(packed.address, arrays.stream(acc)))
-    return _result(outputs)
+    return _result(outputs["out"], outputs.get("lse"), None)

@@ -62,8 +62,7 @@ def save_case(
         indices, indptr = lists.get(f"{prefix}_indices"), lists.get(f"{prefix}_indptr")
         if indices is not None and indptr is not None and len(indices.shape) == len(indptr.shape) == 1 and len(indptr):
             lists[f"{prefix}_indices"] = indices[: max(int(indptr[-1]), 0)]
-    packed = PackedProblem()
-    packed.set_addresses(packed.fill(arrays, *arguments(q, kv, kv_format=kv_format, **{**inputs, **lists})))
+    packed = PackedProblem(arrays, *arguments(q, kv, kv_format=kv_format, **{**inputs, **lists}))
     _native.check(_native.lib.pasa_validate(packed.on_cpu(), None))
 
     metadata = {"kv_format": kv_format}

@@ -186,7 +186,7 @@ def check(status: int) -> None:
 class PlanHandle:
     """Owns a pasa_plan. What a caller needs at every run is read out once."""
 
-    def __init__(self, problem: int | bytes):
+    def __init__(self, problem: int):
         handle = c_void_p()
         check(lib.pasa_plan_create(problem, handle))
         self.handle = handle.value
@@ -201,13 +201,7 @@ class PlanHandle:
             destroy(self.handle)
 
 
-@functools.lru_cache(maxsize=256)
-def cached_plan(problem: bytes) -> PlanHandle:
-    """The plan for the bytes of a pasa_problem whose data pointers are NULL: such bytes say all that a plan may know."""
-    return PlanHandle(problem)
-
-
 @functools.lru_cache(maxsize=None)
 def c_string(text: str) -> ctypes.Array:
-    """A C string that is never freed and always the same one, so that equal problems have equal bytes."""
+    """A C string that lives as long as the process."""
     return ctypes.create_string_buffer(text.encode())

@@ -1,18 +1,16 @@
-"""A pasa_problem that is filled by packing bytes: the Python arguments on their way into the C struct.
+"""A pasa_problem as packed bytes: the Python arguments on their way into the C struct.
 
-Filling a struct through ctypes attributes costs more than a launch. So whatever is not a tensor comes as a template of
-the whole struct, made once per set of values; tensors are packed over it, and their addresses come last: until then the
-bytes of the struct are the key under which its plan is cached.
+Filling a struct through ctypes attributes costs more than a launch. So structs are kept and used again: a call whose
+arguments differ from an earlier one's in their addresses alone needs only these written.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 from typing import Any
 
 from . import _native
-from ._native import FORMATS, Problem, ReduceProblem, Source, Status, c_string, fail
+from ._native import FORMATS, Problem, Source, Status, c_string, fail
 
 _ABSENT = bytes(ctypes.sizeof(_native.Tensor))
 
@@ -32,7 +30,6 @@ INPUTS = {
 }
 OUTPUTS = {name: getattr(Problem, name).offset for name in ("out", "lse", "max_logits", "acc", "m", "l")}
 TENSORS = {**INPUTS, **OUTPUTS}
-_INPUT_FIELDS = tuple(INPUTS.items())
 
 
 def arguments(
@@ -60,16 +57,25 @@ def arguments(
     kernel: str | None = None,
     threads: int | None = None,
 ) -> tuple[tuple, bytes]:
-    """All inputs of the operator: its tensors in the order of INPUTS, and everything else as a template."""
+    """All inputs of the operator: its tensors in the order of INPUTS, and a struct with everything else."""
     if extra_kv is not None and extra_kv_format is None:
         extra_kv_format = kv_format
-    if softmax_scale is not None:
-        softmax_scale = float(softmax_scale)
     main = (kv, kv_scales, kv_indices, kv_indptr, kv_lengths)
     extra = (extra_kv, extra_kv_scales, extra_indices, extra_indptr, extra_lengths)
-    flags = (nan_to_zero, no_invalid, skip_reduce)
-    template = _template(kv_format, extra_kv_format, softmax_scale, splits, block_h, flags, kernel, threads)
-    return (q, *main, *extra, attn_sink), template
+    flags = {_native.NAN_TO_ZERO: nan_to_zero, _native.NO_INVALID: no_invalid, _native.SKIP_REDUCE: skip_reduce}
+    problem = Problem(
+        struct_size=ctypes.sizeof(Problem),
+        softmax_scale=0.0 if softmax_scale is None else softmax_scale,
+        has_softmax_scale=softmax_scale is not None,
+        kv_splits=_count("splits", splits),
+        block_h=_count("block_h", block_h),
+        flags=sum(bit for bit, wanted in flags.items() if wanted),
+        threads=_count("threads", threads),
+        kernel=None if kernel is None else ctypes.addressof(c_string(kernel)),
+    )
+    problem.main.format = format_code("kv_format", kv_format)
+    problem.extra.format = 0 if extra_kv_format is None else format_code("extra_kv_format", extra_kv_format)
+    return (q, *main, *extra, attn_sink), bytes(problem)
 
 
 def _count(name: str, value: int | None) -> int:
@@ -85,57 +91,31 @@ def format_code(name: str, value: str | None) -> int:
     return FORMATS[value]
 
 
-@functools.lru_cache(maxsize=256)
-def _template(kv_format, extra_kv_format, softmax_scale, splits, block_h, flags, kernel, threads) -> bytes:
-    bits = (_native.NAN_TO_ZERO, _native.NO_INVALID, _native.SKIP_REDUCE)
-    problem = Problem(
-        struct_size=ctypes.sizeof(Problem),
-        softmax_scale=0.0 if softmax_scale is None else softmax_scale,
-        has_softmax_scale=softmax_scale is not None,
-        kv_splits=_count("splits", splits),
-        block_h=_count("block_h", block_h),
-        flags=sum(bit for bit, flag in zip(bits, flags) if flag),
-        threads=_count("threads", threads),
-        kernel=None if kernel is None else ctypes.addressof(c_string(kernel)),
-    )
-    problem.main.format = format_code("kv_format", kv_format)
-    problem.extra.format = 0 if extra_kv_format is None else format_code("extra_kv_format", extra_kv_format)
-    return bytes(problem)
+class Packed:
+    """One C struct as bytes, and where its tensors are. Not for two threads at once."""
 
-
-class _Packed:
-    """One C struct as bytes. Not for two threads at once."""
-
-    def __init__(self, blank: bytes, offsets: dict[str, int]):
-        self.bytes, self.offsets = bytearray(blank), offsets
+    def __init__(self, struct: bytes, offsets: dict[str, int]):
+        self.bytes, self.offsets = bytearray(struct), offsets
         self.words = memoryview(self.bytes).cast("Q")
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.bytes))
 
     def bind(self, arrays, tensors: dict[str, Any]) -> None:
-        """Writes tensors with their addresses; None is passed over."""
-        offsets = self.offsets
-        fields = [(name, offsets[name]) for name in tensors]
-        self.set_addresses(arrays.describe(self.bytes, fields, tensors.values()))
-
-    def unbind(self, name: str) -> None:
-        """Makes a tensor absent."""
-        offset = self.offsets[name]
-        self.bytes[offset : offset + len(_ABSENT)] = _ABSENT
-
-    def set_addresses(self, addresses: list[tuple[int, int]]) -> None:
-        words = self.words
-        for word, address in addresses:
-            words[word] = address
+        """Writes tensors; None makes one absent."""
+        for name, tensor in tensors.items():
+            offset = self.offsets[name]
+            if tensor is None:
+                self.bytes[offset : offset + len(_ABSENT)] = _ABSENT
+            else:
+                arrays.describe(self.bytes, offset, name, tensor)
+                arrays.set_addresses(self.words, (offset >> 3,), (tensor,))
 
 
-class PackedProblem(_Packed):
-    def __init__(self):
-        super().__init__(bytes(ctypes.sizeof(Problem)), TENSORS)
+class PackedProblem(Packed):
+    """The inputs of the operator, as `arguments` gives them."""
 
-    def fill(self, arrays, tensors: tuple, template: bytes) -> list[tuple[int, int]]:
-        """Writes what `arguments` gave, but not yet the addresses, which are returned for set_addresses."""
-        self.bytes[:] = template
-        return arrays.describe(self.bytes, _INPUT_FIELDS, tensors)
+    def __init__(self, arrays, tensors: tuple, struct: bytes):
+        super().__init__(struct, TENSORS)
+        self.bind(arrays, {name: tensor for name, tensor in zip(INPUTS, tensors) if tensor is not None})
 
     def on_cpu(self) -> int:
         """Declares every tensor to be in host memory; returns the struct's address."""
@@ -145,10 +125,3 @@ class PackedProblem(_Packed):
                 if kind is _native.Tensor:
                     getattr(source, name).device = _native.CPU
         return self.address
-
-
-class PackedReduce(_Packed):
-    def __init__(self):
-        names = ("acc", "m", "l", "attn_sink", "out", "lse")
-        blank = bytes(ReduceProblem(struct_size=ctypes.sizeof(ReduceProblem)))
-        super().__init__(blank, {name: getattr(ReduceProblem, name).offset for name in names})

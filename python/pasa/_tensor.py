@@ -4,8 +4,7 @@ The two frameworks differ in few things: how a tensor is described, how a new on
 which stream is current. One class each says how; the rest of the package does not ask which it has. torch is looked at,
 never imported, until a torch tensor arrives.
 
-Describing a tensor is the cost of an eager call, so `describe` is one loop over all tensors that assumes they are well;
-if one is not, `_refuse` finds out why.
+A signature is all of a tensor that its struct holds but the address: what need not be packed again while it is equal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import functools
 import struct
 import sys
 import threading
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ WORKSPACE_ALIGNMENT = 256
 
 # A pasa_tensor of rank 0 to 4: data, dtype, rank, shape[4], stride[4], device, device_index.
 _PACK = [struct.Struct(f"=Qii{r}q{8 * (4 - r)}x{r}q{8 * (4 - r)}xii") for r in range(5)]
-_PACK[0] = None  # to the library, rank 0 means absent
 
 _DTYPES = {  # NumPy's, ml_dtypes' and torch's name -> pasa_dtype
     "bfloat16": _native.BF16,
@@ -38,6 +36,15 @@ _DTYPES = {  # NumPy's, ml_dtypes' and torch's name -> pasa_dtype
     "int32": _native.I32,
     "int64": _native.I64,
 }
+
+
+def _pack(packed, offset: int, name: str, tensor, dtype: int | None, stride, device: int, index: int) -> None:
+    shape = tensor.shape
+    if dtype is None:
+        raise fail(Status.DTYPE, f"{name} is {tensor.dtype}, which no tensor of pasa may be")
+    if not 1 <= len(shape) <= 4:  # to the library, rank 0 means absent
+        raise fail(Status.RANK, f"{name} has rank {len(shape)}, expected 1 to 4")
+    _PACK[len(shape)].pack_into(packed, offset, 0, dtype, len(shape), *shape, *stride, device, index)
 
 
 def _aligned(address: int) -> int:
@@ -69,34 +76,22 @@ class NumpyArrays:
 
     float32, int32, uint8 = np.float32, np.int32, np.uint8
 
-    def describe(self, packed: bytearray, fields, arrays) -> list[tuple[int, int]]:
-        """Writes the struct of each array that is not None at its (name, offset); returns (word, address) of the data."""
-        addresses = []
-        for (name, offset), array in zip(fields, arrays):
-            if array is None:
-                continue
-            try:
-                shape, size = array.shape, array.itemsize
-                stride = [s // size for s in array.strides]
-                if any(s % size for s in array.strides):
-                    raise ValueError
-                code = self.dtype_code(array)
-                _PACK[len(shape)].pack_into(packed, offset, 0, code, len(shape), *shape, *stride, _native.CPU, 0)
-                addresses.append((offset >> 3, array.ctypes.data))
-            except Exception:
-                self._refuse(name, array)
-        return addresses
+    def signatures(self, arrays) -> list:
+        return [a if a is None else (a.shape, a.strides, a.dtype, a.flags.writeable) for a in arrays]
 
-    def _refuse(self, name: str, array: Any) -> NoReturn:
+    def set_addresses(self, words: memoryview, places, arrays) -> None:
+        for place, array in zip(places, arrays):
+            if array is not None:
+                words[place] = array.ctypes.data
+
+    def describe(self, packed: bytearray, offset: int, name: str, array: Any) -> None:
+        """Writes the struct of an array, but for its address."""
         if not isinstance(array, np.ndarray):
             raise fail(Status.DTYPE, f"{name} is {type(array).__name__}, expected a NumPy array as q")
-        if self.dtype_code(array) is None:
-            raise fail(Status.DTYPE, f"{name} is {array.dtype}, which no tensor of pasa may be")
-        if not 1 <= array.ndim <= 4:
-            raise fail(Status.RANK, f"{name} has rank {array.ndim}, expected 1 to 4")
-        raise fail(
-            Status.STRIDE, f"{name} has strides of {array.strides} bytes, expected multiples of {array.itemsize}"
-        )
+        size, strides = array.itemsize, array.strides
+        if any(stride % size for stride in strides):
+            raise fail(Status.STRIDE, f"{name} has strides of {strides} bytes, expected multiples of {size}")
+        _pack(packed, offset, name, array, self.dtype_code(array), [s // size for s in strides], _native.CPU, 0)
 
     def dtype_code(self, array: np.ndarray) -> int | None:
         if array.dtype == np.uint16:
@@ -113,7 +108,7 @@ class NumpyArrays:
     def memory(self, like: np.ndarray, workspace: np.ndarray) -> tuple[int, int]:
         """Address and bytes of a caller's workspace."""
         if not isinstance(workspace, np.ndarray):
-            self._refuse("workspace", workspace)
+            raise fail(Status.DTYPE, f"workspace is {type(workspace).__name__}, expected a NumPy array as q")
         if not (workspace.flags.c_contiguous and workspace.flags.writeable):
             raise fail(Status.STRIDE, "workspace has gaps or is read-only, expected contiguous memory to write to")
         return workspace.ctypes.data, workspace.nbytes
@@ -146,33 +141,29 @@ class TorchTensors:
             lambda index: torch.cuda.current_stream(index).cuda_stream
         )
 
-    def describe(self, packed: bytearray, fields, tensors) -> list[tuple[int, int]]:
-        addresses = []
-        dtypes, gpu = self.dtypes, self.gpu
-        for (name, offset), tensor in zip(fields, tensors):
-            if tensor is None:
-                continue
-            try:
-                shape, index = tensor.shape, tensor.get_device()  # -1: in host memory
-                rank, device = len(shape), gpu if index >= 0 else _native.CPU
-                _PACK[rank].pack_into(
-                    packed, offset, 0, dtypes[tensor.dtype], rank, *shape, *tensor.stride(), device, index
-                )
-                addresses.append((offset >> 3, tensor.data_ptr()))
-            except Exception:
-                self._refuse(name, tensor)
-        return addresses
+    def signatures(self, tensors) -> list:
+        return [t if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]
 
-    def _refuse(self, name: str, tensor: Any) -> NoReturn:
+    def set_addresses(self, words: memoryview, places, tensors) -> None:
+        for place, tensor in zip(places, tensors):
+            if tensor is not None:
+                words[place] = tensor.data_ptr()
+
+    def describe(self, packed: bytearray, offset: int, name: str, tensor: Any) -> None:
+        self._require_tensor(name, tensor)
+        if tensor.layout != self.torch.strided:
+            raise fail(Status.STRIDE, f"{name} is a {tensor.layout} tensor, expected a dense one")
+        if tensor.is_cuda:
+            device, index = self.gpu, tensor.get_device()
+        elif tensor.is_cpu:
+            device, index = _native.CPU, 0
+        else:
+            raise fail(Status.DEVICE, f"{name} is on {tensor.device}, expected cpu or cuda")
+        _pack(packed, offset, name, tensor, self.dtype_code(tensor), tensor.stride(), device, index)
+
+    def _require_tensor(self, name: str, tensor: Any) -> None:
         if not isinstance(tensor, self.torch.Tensor):
             raise fail(Status.DTYPE, f"{name} is {type(tensor).__name__}, expected a torch tensor as q")
-        if not (tensor.is_cpu or tensor.is_cuda):
-            raise fail(Status.DEVICE, f"{name} is on {tensor.device}, expected cpu or cuda")
-        if tensor.dtype not in self.dtypes:
-            raise fail(Status.DTYPE, f"{name} is {tensor.dtype}, which no tensor of pasa may be")
-        if not 1 <= tensor.dim() <= 4:
-            raise fail(Status.RANK, f"{name} has rank {tensor.dim()}, expected 1 to 4")
-        raise fail(Status.STRIDE, f"{name} is a {tensor.layout} tensor, expected a dense one")
 
     def dtype_code(self, tensor) -> int | None:
         return self.dtypes.get(tensor.dtype)
@@ -188,8 +179,7 @@ class TorchTensors:
         return memory, _aligned(memory.data_ptr())
 
     def memory(self, like, workspace) -> tuple[int, int]:
-        if not isinstance(workspace, self.torch.Tensor):
-            self._refuse("workspace", workspace)
+        self._require_tensor("workspace", workspace)
         if workspace.device != like.device:
             raise fail(Status.DEVICE, f"workspace is on {workspace.device}, expected {like.device} as q")
         if not workspace.is_contiguous():
@@ -224,8 +214,6 @@ def find_arrays(tensor: Any, name: str) -> NumpyArrays | TorchTensors | None:
         arrays = _torch_tensors(torch)
         if type(tensor) not in arrays.plain:
             return None
-        if not (tensor.is_cuda or tensor.is_cpu):
-            arrays._refuse(name, tensor)
         return arrays
     if isinstance(tensor, np.ndarray):
         return _numpy

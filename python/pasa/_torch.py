@@ -8,51 +8,43 @@ from __future__ import annotations
 
 import torch
 
-from . import _native
+from . import _TENSORS, _VALUES, VALUE_DIM
+from . import attend as pasa_attend
+from ._native import Status, fail
 
-_TENSORS = ("kv_indptr", "kv_lengths", "kv_scales", "attn_sink", "extra_kv", "extra_indices", "extra_indptr")
-_TENSORS += ("extra_lengths", "extra_kv_scales")
-_OPTIONS = {  # in the order of the schema: positional, because some names mean something to the compiler
-    "kv_format": "str",
-    "extra_kv_format": "str?",
-    **{name: "Tensor?" for name in _TENSORS},
-    "softmax_scale": "float?",
-    "splits": "int?",
-    "block_h": "int?",
-    "nan_to_zero": "bool",
-    "no_invalid": "bool",
-    "kernel": "str?",
-    "threads": "int?",
-}
 _SCHEMA = (
-    "attend(Tensor q, Tensor kv, Tensor kv_indices, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? max_logits, "
-    + ", ".join(f"{kind} {name}" for name, kind in _OPTIONS.items())
-    + ") -> ()"
+    "attend(Tensor q, Tensor kv, Tensor kv_indices, Tensor? kv_indptr, Tensor? kv_lengths, Tensor? kv_scales, "
+    "Tensor? attn_sink, Tensor? extra_kv, Tensor? extra_indices, Tensor? extra_indptr, Tensor? extra_lengths, "
+    "Tensor? extra_kv_scales, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? max_logits, str kv_format, "
+    "str? extra_kv_format, float? softmax_scale, bool return_lse, int? splits, int? block_h, bool nan_to_zero, "
+    "bool no_invalid, bool skip_reduce, str? kernel, int? threads) -> ()"
 )
 
 library = torch.library.Library("pasa", "DEF")
 library.define(_SCHEMA)
 
 
-def _eager(q, kv, kv_indices, out, lse, max_logits, *options) -> None:
-    from . import attend
-
-    attend(q, kv, kv_indices, out=out, lse=lse, max_logits=max_logits, **dict(zip(_OPTIONS, options)))
+def _eager(*arguments) -> None:
+    tensors, values = arguments[: len(_TENSORS)], arguments[len(_TENSORS) :]
+    pasa_attend(**dict(zip(_TENSORS, tensors)), **dict(zip(_VALUES, values)))
 
 
 library.impl("attend", _eager, "CompositeExplicitAutograd")
 torch.library.register_fake("pasa::attend", lambda *arguments: None, lib=library)
 
 
-def attend(q, kv, kv_indices, out, lse, max_logits, return_lse: bool, options: dict):
-    """pasa.attend inside a traced graph."""
-    if options["skip_reduce"]:
-        raise _native.fail(_native.Status.UNSUPPORTED, "skip_reduce is True, expected False while torch traces")
+def attend(tensors: tuple, values: tuple):
+    """pasa.attend inside a traced graph; the operator takes its arguments in this order."""
+    *inputs, out, lse, max_logits = tensors
+    return_lse, skip_reduce = values[_VALUES.index("return_lse")], values[_VALUES.index("skip_reduce")]
+    if skip_reduce:
+        raise fail(Status.UNSUPPORTED, "skip_reduce is True, expected False while torch traces")
+    q = inputs[0]
     rows = q.shape[:2]
     if out is None:
-        out = q.new_empty((*rows, 512))
+        out = q.new_empty((*rows, VALUE_DIM))
     if lse is None and return_lse:
         lse = q.new_empty(rows, dtype=torch.float32)
-    torch.ops.pasa.attend(q, kv, kv_indices, out, lse, max_logits, *(options[name] for name in _OPTIONS))
+    torch.ops.pasa.attend(*inputs, out, lse, max_logits, *values)
     results = tuple(tensor for tensor in (out, lse, max_logits) if tensor is not None)
     return results[0] if len(results) == 1 else results

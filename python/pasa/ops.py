@@ -126,10 +126,12 @@ def _call(name: str, struct: type[ctypes.Structure], arrays, like: Array, tensor
             raise fail(Status.RANGE, f"{path} is {value}, expected 64 bits")
         *outer, last = path.split(".")
         setattr(functools.reduce(getattr, outer, args), last, value)
-    fields = [(path.rpartition(".")[2], _field(struct, path)) for path in tensors]
     words = memoryview(packed).cast("Q")
-    for word, address in arrays.describe(packed, fields, tensors.values()):
-        words[word] = address
+    for path, tensor in tensors.items():
+        if tensor is not None:
+            offset = _field(struct, path)
+            arrays.describe(packed, offset, path.rpartition(".")[2], tensor)
+            arrays.set_addresses(words, (offset >> 3,), (tensor,))
     function = getattr(_native.lib, f"pasa_{name}")
     function.argtypes = [c_void_p, c_void_p]
     _native.check(function(ctypes.addressof(args), arrays.stream(like)))

@@ -194,6 +194,18 @@ def test_aiter_decode(rng, kv_format, extra, typed, device):
     rig.assert_matches(case, numbers(pasa.reduce(acc, m, l, attn_sink=a["attn_sink"])))
 
 
+def test_aiter_pages_at_odd_addresses(rng):
+    """aiter's own tests stretch the page stride to any even number."""
+    case = rig.make_case(rng, "fp8_ds_mla")
+    a = to_torch(case.arguments)
+    blocks, page, record = a["kv"].shape
+    pitch = page * record + 2
+    cache = torch.zeros(blocks * pitch, dtype=torch.uint8).as_strided((blocks, page, record), (pitch, record, 1))
+    cache.copy_(a["kv"])
+    out = aiter.pa_decode_sparse(a["q"], cache, a["kv_indices"], a["kv_indptr"], a["attn_sink"], None)
+    rig.assert_matches(case, numbers(out))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kv_format", ["bf16", "f16"])
 @pytest.mark.parametrize("extend", [False, True])

@@ -64,7 +64,7 @@ def test_plan_and_partials(rng, device):
     arguments = to_torch(case.arguments, device)
     plan = pasa.plan(**arguments, return_lse=True)
     for _ in range(2):
-        plan._outputs["out"].fill_(float("nan"))
+        plan.run()[0].fill_(float("nan"))
         out, lse = plan.run()
         rig.assert_matches(case, out.float().cpu().numpy(), lse.cpu().numpy())
     partials = pasa.attend(**arguments, splits=3, skip_reduce=True)
@@ -84,7 +84,7 @@ def test_save_case(rng, tmp_path, device):
 WRONG = {
     "q f32": ("dtype", "q", lambda a: {"q": a["q"].float()}),
     "q on meta": ("device", "q is on meta", lambda a: {"q": a["q"].to("meta")}),
-    "kv on meta": ("combination", "kv has no data", lambda a: {"kv": a["kv"].to("meta")}),
+    "kv on meta": ("device", "kv is on meta", lambda a: {"kv": a["kv"].to("meta")}),
     "kv of NumPy": ("dtype", "kv is ndarray", lambda a: {"kv": a["kv"].float().numpy()}),
     "sink f64": ("dtype", "attn_sink is torch.float64", lambda a: {"attn_sink": a["attn_sink"].double()}),
     "indices i64": ("dtype", "kv_indices is i64", lambda a: {"kv_indices": a["kv_indices"].long()}),
@@ -124,15 +124,16 @@ def test_current_stream_and_graph(rng):
     """Work is ordered on the current stream, and a captured call replays on new contents."""
     case = rig.make_case(rng, "fp8_ds_mla", form="lengths", extra_format="fp8_ds_mla")
     arguments = to_torch(case.arguments, "cuda")
-    want = pasa.attend(**arguments)
-    stream = torch.cuda.Stream()
-    out = torch.zeros_like(want)
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(50_000_000)
-        arguments["q"].mul_(1)  # after the sleep, in this stream
-        pasa.attend(**arguments, out=out)
-    assert not torch.equal(out, want)  # still asleep: the call did not wait, and did not run elsewhere
-    stream.synchronize()
+    q, other = arguments["q"], arguments["q"].flip(1)
+    want, out = pasa.attend(**{**arguments, "q": other}), torch.zeros_like(q)
+    q.copy_(q.clone())  # all kernels are loaded now: loading one may wait for the device
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(200_000_000)
+        q.copy_(other)
+        pasa.attend(**arguments, out=out)  # reads the new q only if it is behind the copy in this stream
+        assert not torch.cuda.current_stream().record_event().query(), "the call waited for the device"
+    torch.cuda.synchronize()
     assert torch.equal(out, want)
     graph, out = torch.cuda.CUDAGraph(), torch.zeros_like(want)
     pasa.attend(**arguments, out=out)
@@ -165,12 +166,14 @@ def test_compiled(rng, compiled, tokens, device):
 
 
 def test_operator_is_well_defined(rng):
-    from pasa import _torch
+    import pasa._torch  # registers it
 
     a = to_torch(rig.make_case(rng, "fp8_ds_mla", extra_format="fp8_ds_mla").arguments)
-    outputs = torch.empty(3, 5, 512, dtype=torch.bfloat16), torch.empty(3, 5), None
-    options = [a.get(name, False if kind == "bool" else None) for name, kind in _torch._OPTIONS.items()]
-    torch.library.opcheck(torch.ops.pasa.attend.default, (a["q"], a["kv"], a["kv_indices"], *outputs, *options))
+    a |= {"out": torch.empty(3, 5, 512, dtype=torch.bfloat16), "lse": torch.empty(3, 5)}
+    operator = torch.ops.pasa.attend.default
+    kinds = {argument.name: str(argument.type) for argument in operator._schema.arguments}
+    arguments = [a.get(name, False if kind == "bool" else None) for name, kind in kinds.items()]
+    torch.library.opcheck(operator, tuple(arguments))
 
 
 def test_fake_tensors(rng):

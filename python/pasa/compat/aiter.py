@@ -11,8 +11,10 @@ from typing import Optional, Union
 import torch
 
 from .. import attend
-from .._native import Status, fail
+from .._native import Error, Status, fail
 from ._names import renamed
+
+_ALIGNMENT = {"fp8_ds_mla": 8, "fp8_v32": 4}  # bytes; the elements of these caches are bytes
 
 __all__ = ["mla_gluon", "pa_decode_sparse", "pa_prefill_sparse"]
 
@@ -41,8 +43,9 @@ def pa_decode_sparse(
 
     Args:
         q: bf16 or fp16 [T, H, 512] (576 with 656-byte records).
-        unified_kv: [slots, 512] of q's dtype, or fp8 or bytes with kv_scales (bytes are OCP e4m3); or [blocks, page, 584]
-            or [blocks, page, 656] bytes; or bf16 [blocks, page, 512].
+        unified_kv: [slots, 512] of q's dtype, or fp8 or bytes with kv_scales (bytes are OCP e4m3); or [blocks, page,
+            584] or [blocks, page, 656] bytes; or bf16 [blocks, page, 512]. A byte cache whose page stride is no multiple
+            of 8 (656-byte records: 4) is copied first.
         kv_indices, kv_indptr: int32 [nnz] and [T+1]; an index outside the pool is skipped.
         attn_sink: float32 [H] or None.
         softmax_scale: None stands for D^-0.5.
@@ -56,18 +59,21 @@ def pa_decode_sparse(
     Returns:
         out; or (acc [T, S, H, 512], m [T, S, H], l [T, S, H]), float32, m in base 2.
     """
+    kv_format = _format_of(unified_kv, "unified_kv")
+    extra_format = None if extra_cache is None else _format_of(extra_cache, "extra_cache")
     names = {"kv": "unified_kv", "kv_format": "unified_kv", "splits": "kv_splits"}
-    with renamed({**names, "extra_kv": "extra_cache", "extra_kv_scales": "extra_scales"}):
+    names |= {"extra_kv": "extra_cache", "extra_kv_scales": "extra_scales"}
+    try:
         return attend(
             q,
-            unified_kv,
+            _aligned(unified_kv, kv_format),
             kv_indices,
-            kv_format=_format_of(unified_kv, "unified_kv", kv_scales),
+            kv_format=kv_format,
             kv_indptr=kv_indptr,
             kv_scales=kv_scales,
             attn_sink=attn_sink,
-            extra_kv=extra_cache,
-            extra_kv_format=None if extra_cache is None else _format_of(extra_cache, "extra_cache", extra_scales),
+            extra_kv=None if extra_cache is None else _aligned(extra_cache, extra_format),
+            extra_kv_format=extra_format,
             extra_indices=extra_indices,
             extra_indptr=extra_indptr,
             extra_kv_scales=extra_scales,
@@ -78,6 +84,8 @@ def pa_decode_sparse(
             no_invalid=not has_invalid,
             skip_reduce=bool(skip_reduce),
         )
+    except Error as error:
+        raise renamed(error, names) from None
 
 
 def pa_prefill_sparse(
@@ -112,22 +120,24 @@ def pa_prefill_sparse(
         raise fail(Status.COMBINATION, f"{missing[0]} is None, expected all of {', '.join(extend)} or none")
     names = {"kv": "unified_kv", "kv_indices": "kv_indices_prefix", "kv_indptr": "kv_indptr_prefix"}
     names |= {"extra_kv": "kv", "extra_indices": "kv_indices_extend", "extra_indptr": "kv_indptr_extend"}
-    with renamed(names):
+    try:
         return attend(
             q,
             unified_kv,
             kv_indices_prefix,
-            kv_format=_format_of(unified_kv, "unified_kv", None),
+            kv_format=_format_of(unified_kv, "unified_kv"),
             kv_indptr=kv_indptr_prefix,
             attn_sink=attn_sink,
             extra_kv=kv,
-            extra_kv_format=None if kv is None else _format_of(kv, "kv", None),
+            extra_kv_format=None if kv is None else _format_of(kv, "kv"),
             extra_indices=kv_indices_extend,
             extra_indptr=kv_indptr_extend,
             softmax_scale=softmax_scale,
             out=out,
             no_invalid=has_invalid is False,
         )
+    except Error as error:
+        raise renamed(error, names) from None
 
 
 def mla_gluon(
@@ -180,17 +190,20 @@ def mla_gluon(
         lists = _rows_of_list(page_table, seq_info, batch, q_len)
     direct = o.dim() == 3 or batch == 1 or q_len == 1 or o.stride(0) == q_len * o.stride(1)
     names = {"q": "q_nope", "kv": "kv_c", "kv_format": "kv_c", "kv_indices": "page_table", "out": "o"}
-    with renamed({**names, "kv_indptr": "seq_info", "kv_lengths": "seq_info", "softmax_scale": "sm_scale"}):
+    names |= {"kv_indptr": "seq_info", "kv_lengths": "seq_info", "softmax_scale": "sm_scale"}
+    try:
         out, lse = attend(
             q.reshape(rows, heads, q.shape[-1]),
             kv_c,
-            kv_format=_format_of(kv_c, "kv_c", None),
+            kv_format=_format_of(kv_c, "kv_c"),
             attn_sink=attn_sink,
             softmax_scale=sm_scale * kv_scale,
             out=o.view(rows, heads, o.shape[-1]) if direct else None,
             return_lse=True,
             **lists,
         )
+    except Error as error:
+        raise renamed(error, names) from None
     if not direct:
         o.copy_(out.view(o.shape))
     if kv_scale != 1.0:
@@ -198,7 +211,7 @@ def mla_gluon(
     return o, lse.view(*leading, heads) if return_lse else None
 
 
-def _format_of(kv: torch.Tensor, name: str, scales: Optional[torch.Tensor]) -> str:
+def _format_of(kv: torch.Tensor, name: str) -> str:
     """The KV format that a tensor's rank, dtype and last dimension say it has."""
     if not isinstance(kv, torch.Tensor):
         raise fail(Status.DTYPE, f"{name} is {type(kv).__name__}, expected a torch tensor")
@@ -209,6 +222,14 @@ def _format_of(kv: torch.Tensor, name: str, scales: Optional[torch.Tensor]) -> s
     if kv.dim() >= 3:
         return "fp8_v32" if kv.shape[-1] == 656 else "fp8_ds_mla"
     return "fp8_e4m3fnuz" if kv.dtype == torch.float8_e4m3fnuz else "fp8_e4m3fn"
+
+
+def _aligned(kv: torch.Tensor, kv_format: str) -> torch.Tensor:
+    """The cache, or a dense copy of one whose pages lie at odd addresses, which aiter takes and the library does not."""
+    need = _ALIGNMENT.get(kv_format)
+    if need is None or (kv.stride(0) % need == 0 and kv.data_ptr() % need == 0):
+        return kv
+    return kv.contiguous()
 
 
 def _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset: int, has_pe: bool) -> None:

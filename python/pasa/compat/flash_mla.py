@@ -12,11 +12,12 @@ from typing import Optional
 import torch
 
 from .. import attend
-from .._native import Status, fail
+from .._native import Error, Status, fail
 from ._names import renamed
 
 __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 
+_INF, _NAN = float("inf"), float("nan")
 _FORMATS = {512: "fp8_ds_mla", 576: "fp8_v32"}
 
 
@@ -105,7 +106,7 @@ def flash_mla_with_kvcache(
         "extra_indices": "extra_indices_in_kvcache",
         "extra_lengths": "extra_topk_length",
     }
-    with renamed(names):
+    try:
         result, lse = attend(
             q.reshape(rows, heads, dim),
             k_cache,
@@ -120,6 +121,8 @@ def flash_mla_with_kvcache(
             out=rows_of_out,
             return_lse=True,
         )
+    except Error as error:
+        raise renamed(error, names) from None
     if out is None:
         out = result.view(batch, s_q, heads, 512)
     elif rows_of_out is None:
@@ -156,7 +159,8 @@ def flash_mla_sparse_fwd(
     if indices.shape[1] != 1:
         raise fail(Status.SHAPE, f"indices is {list(indices.shape)}, expected one KV head: [s_q, 1, topk]")
     max_logits = q.new_empty(q.shape[:2], dtype=torch.float32)
-    with renamed({"kv_indices": "indices", "kv_lengths": "topk_length", "softmax_scale": "sm_scale"}):
+    names = {"kv_indices": "indices", "kv_lengths": "topk_length", "softmax_scale": "sm_scale"}
+    try:
         out, lse, max_logits = attend(
             q,
             kv,
@@ -168,6 +172,8 @@ def flash_mla_sparse_fwd(
             max_logits=max_logits,
             return_lse=True,
         )
+    except Error as error:
+        raise renamed(error, names) from None
     return out, max_logits, _plus_infinity(lse)
 
 
@@ -230,4 +236,4 @@ def _flat_lengths(lengths: Optional[torch.Tensor], name: str, batch: int, s_q: i
 
 def _plus_infinity(lse: torch.Tensor) -> torch.Tensor:
     """FlashMLA marks a row without keys with +inf."""
-    return lse.masked_fill_(lse == float("-inf"), float("inf"))
+    return lse.nan_to_num_(nan=_NAN, posinf=_INF, neginf=_INF)  # one launch
