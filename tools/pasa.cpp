@@ -256,7 +256,7 @@ int make(const Options& options, bool seed_given) {
 // Runs the case once on fresh outputs; its outputs are on the host afterwards.
 struct Ran {
   std::string kernel, summary;
-  double seconds;
+  double seconds = 0;
 };
 Ran run_once(Case& c, Device& device, const std::string& kernel) {
   c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
@@ -313,44 +313,6 @@ Json to_json(const Comparison& comparison) {
   return json;
 }
 
-int check(const Options& options) {
-  Json json = Json::array();
-  bool all_ok = true;
-  for (const std::string& problem : options.problems) {
-    Case c = load(problem, options);
-    const Tolerance& tolerance =
-        options.tolerance.empty() ? default_tolerance(c.problem) : find_tolerance(options.tolerance);
-    std::vector<std::string> kernels = options.kernels;
-    if (kernels.empty()) kernels.emplace_back();
-    Progress progress("reference for " + c.name);
-    const Reference want = compute_reference(c.problem, options.threads, std::ref(progress));
-    for (const std::string& kernel : kernels) {
-      const auto device = open_for(options, kernel);
-      const Ran ran = run_once(c, *device, kernel);
-      const auto report = [&](const char* against, const Comparison& comparison) {
-        all_ok &= comparison.ok();
-        json.push_back({{"case", c.name},
-                        {"kernel", ran.kernel},
-                        {"against", against},
-                        {"tolerance", tolerance.name},
-                        {"ok", comparison.ok()},
-                        {"tensors", to_json(comparison)}});
-        if (options.json) return;
-        print("{} {}: {} against {} at {}\n", comparison.ok() ? "ok    " : "DIFFER", c.name, ran.kernel, against,
-              tolerance.name);
-        for (const Deviation& part : comparison.parts) print("         {}\n", part.text());
-      };
-      report("the float64 reference", compare(c.problem, want, tolerance));
-      if (c.expected_out.rank || c.expected_lse.rank) {
-        report("what the file expects", compare_expected(c.problem, c.expected_out, c.expected_lse, tolerance));
-      }
-    }
-    print_notes(c);
-  }
-  if (options.json) print("{}\n", json.dump(2));
-  return all_ok ? 0 : kDiffers;
-}
-
 // The names of the kernels that serve the problem on the device.
 std::vector<std::string> accepting_kernels(const Case& c, const Device& device) {
   std::vector<std::string> names;
@@ -361,6 +323,88 @@ std::vector<std::string> accepting_kernels(const Case& c, const Device& device) 
     if (kernel.available && kernel.accepts) names.emplace_back(kernel.name);
   }
   return names;
+}
+
+// What `--kernel` names for this problem; without it, the one that the library chooses ("").
+std::vector<std::string> wanted_kernels(const Case& c, const Options& options) {
+  if (options.kernels.empty()) return {""};
+  if (options.kernels == std::vector<std::string>{"all"}) return accepting_kernels(c, *open_device(options.device));
+  return options.kernels;
+}
+
+// grid:NAME (or grid:quick, grid:full) stands for all its problems, each at its own tolerance.
+struct Item {
+  std::string problem, tolerance;
+  bool of_grid = false, run_only = false;
+};
+std::vector<Item> expand(const std::vector<std::string>& problems) {
+  constexpr std::string_view kPrefix = "grid:";
+  std::vector<Item> items;
+  for (const std::string& problem : problems) {
+    if (!problem.starts_with(kPrefix)) {
+      items.push_back({problem});
+      continue;
+    }
+    const std::string name = problem.substr(kPrefix.size());
+    for (const TestCase& test : name == "quick" ? quick_cases() : name == "full" ? full_cases() : grid(name)) {
+      items.push_back({to_text(test.spec), std::string(test.tolerance), true, test.run_only});
+    }
+  }
+  return items;
+}
+
+int check(const Options& options) {
+  Json json = Json::array();
+  const std::vector<Item> items = expand(options.problems);
+  int good = 0, different = 0, declined = 0;
+  const auto report = [&](const Case& c, const Item& item, const std::string& kernel, const char* against,
+                          const Tolerance& tolerance, const Comparison& comparison) {
+    ++(comparison.ok() ? good : different);
+    json.push_back({{"case", c.name},
+                    {"kernel", kernel},
+                    {"against", against},
+                    {"tolerance", tolerance.name},
+                    {"ok", comparison.ok()},
+                    {"tensors", to_json(comparison)}});
+    if (options.json) return;
+    print("{} {}: {} against {} at {}\n", comparison.ok() ? "ok    " : "DIFFER", c.name, kernel, against,
+          tolerance.name);
+    if (item.of_grid && comparison.ok()) return;
+    for (const Deviation& part : comparison.parts) print("         {}\n", part.text());
+  };
+  for (const Item& item : items) {
+    if (item.run_only) continue;
+    Case c = load(item.problem, options);
+    const std::string& name = options.tolerance.empty() ? item.tolerance : options.tolerance;
+    const Tolerance& tolerance = name.empty() ? default_tolerance(c.problem) : find_tolerance(name);
+    Progress progress("reference for " + c.name);
+    const Reference want = compute_reference(c.problem, options.threads, std::ref(progress));
+    for (const std::string& kernel : wanted_kernels(c, options)) {
+      const auto device = open_for(options, kernel);
+      Ran ran;
+      try {
+        ran = run_once(c, *device, kernel);
+      } catch (const Error& error) {
+        // A grid asks a forced kernel for everything; what it does not serve is no difference.
+        if (!item.of_grid || error.status != PASA_ERROR_UNSUPPORTED) throw;
+        ++declined;
+        continue;
+      }
+      report(c, item, ran.kernel, "the float64 reference", tolerance, compare(c.problem, want, tolerance));
+      if (c.expected_out.rank || c.expected_lse.rank) {
+        report(c, item, ran.kernel, "what the file expects", tolerance,
+               compare_expected(c.problem, c.expected_out, c.expected_lse, tolerance));
+      }
+    }
+    print_notes(c);
+  }
+  if (options.json) print("{}\n", json.dump(2));
+  if (!options.json && good + different > 1) {
+    print("{} ok, {} differ", good, different);
+    if (declined) print(", {} declined by the kernel", declined);
+    print("\n");
+  }
+  return different == 0 ? 0 : kDiffers;
 }
 
 Json bench_one(Case& c, const Work& work, const Options& options, const std::string& kernel) {
@@ -405,21 +449,23 @@ int bench(const Options& options) {
     for (const NamedProblem& named : named_problems()) {
       table.add({std::string(named.name), std::string(named.what), std::string(named.text)});
     }
+    for (const Grid& grid : grids()) {
+      table.add(
+          {fmt::format("grid:{}", grid.name), std::string(grid.what), fmt::format("{} problems", grid.cases().size())});
+    }
+    table.add({"grid:quick", "a selection of all grids", fmt::format("{} problems", quick_cases().size())});
     table.print_all();
     return 0;
   }
-  std::vector<std::string> problems = options.problems;
-  if (problems.empty()) problems = {"dsv4-c4a-1k", "dsv4-c4a-8k", "dsv4-c128a-1k", "dsv4-c128a-8k"};
+  std::vector<Item> items = expand(options.problems);
+  if (items.empty()) items = {{"dsv4-c4a-1k"}, {"dsv4-c4a-8k"}, {"dsv4-c128a-1k"}, {"dsv4-c128a-8k"}};
   Json json = Json::array();
   Progress progress("benchmark");
-  for (std::size_t i = 0; i < problems.size(); ++i) {
-    progress(static_cast<double>(i) / static_cast<double>(problems.size()));
-    Case c = load(problems[i], options);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    progress(static_cast<double>(i) / static_cast<double>(items.size()));
+    Case c = load(items[i].problem, options);
     const Work work = count_work(c.problem);
-    std::vector<std::string> kernels = options.kernels;
-    if (kernels.empty()) kernels.emplace_back();
-    if (kernels == std::vector<std::string>{"all"}) kernels = accepting_kernels(c, *open_device(options.device));
-    for (const std::string& kernel : kernels) json.push_back(bench_one(c, work, options, kernel));
+    for (const std::string& kernel : wanted_kernels(c, options)) json.push_back(bench_one(c, work, options, kernel));
     print_notes(c);
   }
   if (options.json) {
@@ -521,7 +567,9 @@ int main_checked(int argc, char** argv) {
     command->add_option("--splits", options.splits, "parts of each list, 1..256 [the kernel chooses]");
     command->add_option("--threads", options.threads, "CPU threads [all]")->check(CLI::Range(1, 4096));
   };
-  constexpr const char* kCase = "a case file, a name (pasa bench --list) or a description (pasa make --help)";
+  constexpr const char* kCase =
+      "a case file, a name (pasa bench --list) or a description (pasa make --help); check and bench also take "
+      "grid:NAME";
 
   CLI::App* info_command = app.add_subcommand("info", "devices, kernels and CPU features of this machine");
   json(info_command);
@@ -550,7 +598,9 @@ int main_checked(int argc, char** argv) {
   for (const Tolerance& tolerance : tolerances()) tolerance_names += " " + std::string(tolerance.name);
   check_command->add_option("--tolerance", options.tolerance, tolerance_names + " [by the formats]");
   json(check_command);
-  check_command->footer("Example\n  pasa check case.safetensors --kernel cpu:avx2,cpu:portable");
+  check_command->footer(
+      "Example\n  pasa check case.safetensors --kernel cpu:avx2,cpu:portable\n"
+      "  pasa check grid:quick --kernel all");
 
   CLI::App* bench_command =
       app.add_subcommand("bench", "time problems: median, GB/s, GFLOP/s, fraction of the roofline");
