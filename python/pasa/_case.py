@@ -47,8 +47,8 @@ def save_case(
 
     Args:
         path: the file to write.
-        q, kv, kv_indices, kv_format, options: as `attend`'s. A ragged index buffer is cut to the entries in use. Outputs
-            are left out; what only steers the computation (splits, kernel, ...) is noted under "x_" names.
+        q, kv, kv_indices, kv_format, options: as `attend`'s. A ragged index buffer is cut to the entries in use.
+            Outputs are left out; what only steers the computation (splits, kernel, ...) is noted under "x_" names.
         expected_out, expected_lse: bf16 or float32 [T, H, 512] and float32 [T, H] for `pasa check` to compare with.
 
     Raises:

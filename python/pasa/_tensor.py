@@ -1,8 +1,8 @@
 """NumPy arrays and torch tensors as pasa_tensor structs.
 
-The two frameworks differ in few things: how a tensor is described, how a new one is made, where scratch memory comes from,
-which stream is current. One class each says how; the rest of the package does not ask which it has. torch is looked at,
-never imported, until a torch tensor arrives.
+The two frameworks differ in few things: how a tensor is described, how a new one is made, where scratch memory comes
+from, which stream is current. One class each says how; the rest of the package does not ask which it has. torch is
+looked at, never imported, until a torch tensor arrives.
 
 A signature is all of a tensor that its struct holds but the address: what need not be packed again while it is equal.
 """
@@ -102,7 +102,7 @@ class NumpyArrays:
         return np.empty(shape, dtype or like.dtype)
 
     def scratch(self, like: np.ndarray, size: int, keep: bool = False) -> tuple[np.ndarray, int]:
-        """Memory and an aligned address in it with `size` bytes behind; not to be kept, it is only for the next call."""
+        """Memory and an aligned address in it with `size` bytes behind; unless kept, only until the next call."""
         return _new_scratch(size) if keep else _this_thread.scratch(size)
 
     def memory(self, like: np.ndarray, workspace: np.ndarray) -> tuple[int, int]:

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 import torch
 
-from . import _TENSORS, _VALUES, VALUE_DIM
-from . import attend as pasa_attend
+from ._call import CALL_TENSORS, CALL_VALUES, VALUE_DIM, call
 from ._native import Status, fail
+from ._problem import INPUTS
+from ._tensor import arrays_of
 
-_SCHEMA = (
-    "attend(Tensor q, Tensor kv, Tensor kv_indices, Tensor? kv_indptr, Tensor? kv_lengths, Tensor? kv_scales, "
-    "Tensor? attn_sink, Tensor? extra_kv, Tensor? extra_indices, Tensor? extra_indptr, Tensor? extra_lengths, "
-    "Tensor? extra_kv_scales, Tensor(a!) out, Tensor(b!)? lse, Tensor(c!)? max_logits, str kv_format, "
-    "str? extra_kv_format, float? softmax_scale, bool return_lse, int? splits, int? block_h, bool nan_to_zero, "
-    "bool no_invalid, bool skip_reduce, str? kernel, int? threads) -> ()"
-)
+_REQUIRED = ("q", "kv", "kv_indices")
+_ARGUMENTS = {  # in the order in which `call` takes them
+    **{name: "Tensor" if name in _REQUIRED else "Tensor?" for name in INPUTS},
+    "out": "Tensor(a!)",
+    "lse": "Tensor(b!)?",
+    "max_logits": "Tensor(c!)?",
+    "kv_format": "str",
+    "extra_kv_format": "str?",
+    "softmax_scale": "float?",
+    "return_lse": "bool",
+    "splits": "int?",
+    "block_h": "int?",
+    "nan_to_zero": "bool",
+    "no_invalid": "bool",
+    "skip_reduce": "bool",
+    "kernel": "str?",
+    "threads": "int?",
+}
+assert tuple(_ARGUMENTS) == (*CALL_TENSORS, *CALL_VALUES)
 
 library = torch.library.Library("pasa", "DEF")
-library.define(_SCHEMA)
+library.define(f"attend({', '.join(f'{kind} {name}' for name, kind in _ARGUMENTS.items())}) -> ()")
 
 
 def _eager(*arguments) -> None:
-    tensors, values = arguments[: len(_TENSORS)], arguments[len(_TENSORS) :]
-    pasa_attend(**dict(zip(_TENSORS, tensors)), **dict(zip(_VALUES, values)))
+    tensors, values = arguments[: len(CALL_TENSORS)], arguments[len(CALL_TENSORS) :]
+    call(arrays_of(tensors[0], "q"), tensors, values, None)
 
 
 library.impl("attend", _eager, "CompositeExplicitAutograd")
@@ -36,7 +49,7 @@ torch.library.register_fake("pasa::attend", lambda *arguments: None, lib=library
 def attend(tensors: tuple, values: tuple):
     """pasa.attend inside a traced graph; the operator takes its arguments in this order."""
     *inputs, out, lse, max_logits = tensors
-    return_lse, skip_reduce = values[_VALUES.index("return_lse")], values[_VALUES.index("skip_reduce")]
+    return_lse, skip_reduce = values[CALL_VALUES.index("return_lse")], values[CALL_VALUES.index("skip_reduce")]
     if skip_reduce:
         raise fail(Status.UNSUPPORTED, "skip_reduce is True, expected False while torch traces")
     q = inputs[0]

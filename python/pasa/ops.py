@@ -1,8 +1,8 @@
 """Around the attention call: writing a KV cache, reading it back, building index lists, merging results.
 
-All of them are exact, run on the current stream, never wait for the device, and write only into the tensors they return;
-those may be given (for CUDA graphs) or are made at their largest possible size. What index data says is never an error: a
-slot outside the cache is skipped, an entry that has no slot becomes -1. include/pasa/ops.h has every rule.
+All of them are exact, run on the current stream, never wait for the device, and write only into the tensors they
+return; those may be given (for CUDA graphs) or are made at their largest possible size. What index data says is never
+an error: a slot outside the cache is skipped, an entry that has no slot becomes -1. include/pasa/ops.h has every rule.
 
 Integer tensors are int32; positions and slots may be int64. An index list comes in one of the two forms that
 `pasa.attend` takes: ragged (indices and indptr) or rectangular (rows filled up with -1, and lengths).

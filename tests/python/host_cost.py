@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What a call costs on the host, in microseconds: median and minimum over 50 rounds of 200 calls that do not wait for the device.
+"""What a call costs on the host, in microseconds: median and minimum of 50 rounds of 200 calls that do not wait.
 
-On a GPU the problem is one DeepSeek-V4 decode token (16 heads, 128 + 8 tokens of fp8_ds_mla); without one it has no rows,
-so that nothing is computed. FlashMLA's call does what its shim adds: an lse with +inf, transposed.
+On a GPU the problem is one DeepSeek-V4 decode token (16 heads, 128 + 8 tokens of fp8_ds_mla); without one it has no
+rows, so that nothing is computed. FlashMLA's call does what its shim adds: an lse with +inf, transposed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def main() -> None:
         ("flash_mla_with_kvcache", lambda: flash_mla.flash_mla_with_kvcache(**batch)),
     ):
         call()
-        print(f"{name:28s} median {cost(call)[0]:6.2f}  min {cost(call)[1]:6.2f}")
+        median, least = cost(call)
+        print(f"{name:28s} median {median:6.2f}  min {least:6.2f}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
     peers.py flash_mla CHECKOUT [--every N] [--seconds S]     tests/test_flash_mla_sparse_{decoding,prefill}.py
     peers.py aiter CHECKOUT                                   op_tests/triton_tests/attention/test_pa_*_sparse.py
 
-CHECKOUT is a copy of the library's repository outside this one; of its code only the tests are imported. What they ask of
-the rest of their library is stood in for: the device's architecture (aiter skips by it: each suite runs once as every
-architecture it names), a tolerance check, the profiler (FlashMLA looks for its kernels' names; times are not judged here).
+CHECKOUT is a copy of the library's repository outside this one; of its code only the tests are imported. What they ask
+of the rest of their library is stood in for: the architecture (aiter skips by it: each suite runs once as every
+architecture it names), a tolerance check, the profiler (FlashMLA looks for its kernels' names; times are not judged).
 --every takes every N-th decode case (all 4748 take half an hour); after --seconds the rest is left out, and said so.
 """
 

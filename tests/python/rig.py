@@ -1,7 +1,7 @@
 """What the Python tests share: bf16 in NumPy, pools of every format with their decoded values, a float64 reference.
 
-Nothing here uses the library: formats are decoded from docs/formats.md's definitions, so an error in the binding or in the
-library shows up as a difference.
+Nothing here uses the library: formats are decoded from docs/formats.md's definitions, so an error in the binding or in
+the library shows up as a difference.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator on NumPy arrays against a float64 reference: formats, list forms, two sources, options, plans, partials."""
+"""The operator on NumPy arrays against a float64 reference: formats, lists, two sources, options, plans, partials."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The operator on torch tensors: same results as NumPy, operators for the compiler, streams and devices where there are."""
+"""The operator on torch tensors: same results as NumPy, what the compiler sees, streams and devices where there are."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The calls of other libraries, served by pasa: same names, same argument order, same results, none of the restrictions.
+"""The calls of other libraries, served by pasa: same names, argument order and results, none of the restrictions.
 
     from pasa.compat import flash_mla               # instead of: import flash_mla
     pasa.compat.install("flash_mla")                # or: code that says `import flash_mla` reaches pasa

@@ -44,8 +44,8 @@ def pa_decode_sparse(
     Args:
         q: bf16 or fp16 [T, H, 512] (576 with 656-byte records).
         unified_kv: [slots, 512] of q's dtype, or fp8 or bytes with kv_scales (bytes are OCP e4m3); or [blocks, page,
-            584] or [blocks, page, 656] bytes; or bf16 [blocks, page, 512]. A byte cache whose page stride is no multiple
-            of 8 (656-byte records: 4) is copied first.
+            584] or [blocks, page, 656] bytes; or bf16 [blocks, page, 512]. A byte cache whose page stride is no
+            multiple of 8 (656-byte records: 4) is copied first.
         kv_indices, kv_indptr: int32 [nnz] and [T+1]; an index outside the pool is skipped.
         attn_sink: float32 [H] or None.
         softmax_scale: None stands for D^-0.5.
@@ -225,7 +225,7 @@ def _format_of(kv: torch.Tensor, name: str) -> str:
 
 
 def _aligned(kv: torch.Tensor, kv_format: str) -> torch.Tensor:
-    """The cache, or a dense copy of one whose pages lie at odd addresses, which aiter takes and the library does not."""
+    """The cache, or a dense copy if its pages lie at odd addresses, which aiter takes and the library does not."""
     need = _ALIGNMENT.get(kv_format)
     if need is None or (kv.stride(0) % need == 0 and kv.data_ptr() % need == 0):
         return kv
@@ -280,8 +280,8 @@ def _rows_of_list(indices: torch.Tensor, indptr: torch.Tensor, batch: int, q_len
         raise fail(Status.SHAPE, f"seq_info is {list(indptr.shape)}, expected [{batch + 1}]")
     if q_len == 1:
         return {"kv_indices": indices, "kv_indptr": indptr}
-    # One list per query: copies of a sequence's list, each cut to what the query sees. The copies fit in q_len times the
-    # list, so no length need be known on the host.
+    # One list per query: copies of a sequence's list, each cut to what the query sees. The copies fit in q_len times
+    # the list, so no length need be known on the host.
     bounds = indptr.long().clamp(0, indices.shape[0])
     lengths = _causal_lengths((bounds[1:] - bounds[:-1]).clamp_(min=0), q_len)
     ends = lengths.cumsum(0)

@@ -1,0 +1,196 @@
+"""Prepared calls: a packed problem with its plan, which needs only addresses to run.
+
+`attend` keeps the calls it has prepared and finds them again by everything that is not an address: in a serving loop
+the struct is packed and the plan is made once, then each call writes some pointers. `Plan` is the same in the caller's
+hands.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from . import _native
+from ._native import Status
+from ._problem import INPUTS, OUTPUTS, TENSORS, PackedProblem, arguments
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
+
+    Array = Union[numpy.ndarray, torch.Tensor]
+
+VALUE_DIM = 512
+
+# What makes up a call: tensors, and everything else. Both in the order of the tuples that `call` takes.
+GIVEN_OUTPUTS = ("out", "lse", "max_logits")
+CALL_TENSORS = (*INPUTS, *GIVEN_OUTPUTS)
+CALL_VALUES = ("kv_format", "extra_kv_format", "softmax_scale", "return_lse", "splits", "block_h")
+CALL_VALUES += ("nan_to_zero", "no_invalid", "skip_reduce", "kernel", "threads")
+_PLACES = tuple(TENSORS[name] >> 3 for name in CALL_TENSORS)
+_UNSUPPORTED = int(Status.UNSUPPORTED)
+
+
+class Partials(NamedTuple):
+    """What skip_reduce returns: per split, unnormalised and without the sink. `reduce` finishes them."""
+
+    acc: Array  #: float32 [T, S, H, 512], sum of 2^(s2 - m) v
+    m: Array  #: float32 [T, S, H], maximum of s2 = score * log2 e; -inf for an empty split
+    l: Array  #: float32 [T, S, H], sum of 2^(s2 - m)
+
+
+def call(arrays, tensors: tuple, values: tuple, workspace: Array | None) -> Array | tuple | Partials:
+    """Runs CALL_TENSORS and CALL_VALUES, prepared now or by an earlier call of this thread."""
+    try:
+        key = (*values, *arrays.signatures(tensors))
+    except (AttributeError, RuntimeError):  # no tensors of this framework: preparing says which one
+        key = None
+    prepared = _this_thread.prepared.get(key)
+    if prepared is None:
+        prepared = _Prepared(arrays, dict(zip(CALL_TENSORS, tensors)), dict(zip(CALL_VALUES, values)))
+        _this_thread.keep(key, prepared)
+    return prepared.call(tensors, workspace)
+
+
+class _Prepared:
+    """What calls share that differ in addresses alone."""
+
+    def __init__(self, arrays, tensors: dict[str, Any], values: dict[str, Any]):
+        self.arrays = arrays
+        return_lse = values.pop("return_lse", False)
+        given = {name: tensors.pop(name, None) for name in GIVEN_OUTPUTS}
+        self.problem = PackedProblem(arrays, *arguments(**tensors, **values))
+        self.plan = _native.PlanHandle(self.problem.address)
+        (tokens, heads), splits = tensors["q"].shape[:2], self.plan.splits
+        self.made = {}  # outputs that every call makes anew: shape and dtype (None: q's)
+        if self.plan.is_partial:
+            self.made["acc"] = (tokens, splits, heads, VALUE_DIM), arrays.float32
+            self.made["m"] = self.made["l"] = (tokens, splits, heads), arrays.float32
+        elif given["out"] is None:
+            self.made["out"] = (tokens, heads, VALUE_DIM), None
+        if return_lse and given["lse"] is None:
+            self.made["lse"] = (tokens, heads), arrays.float32
+        self.made_places: tuple | None = None  # known once they have been made
+        for name, tensor in given.items():
+            if tensor is not None:
+                arrays.require_writable(name, tensor)
+                self.problem.bind(arrays, {name: tensor})
+
+    def make_outputs(self, q: Array) -> dict[str, Array]:
+        arrays = self.arrays
+        outputs = {name: arrays.empty(q, shape, dtype) for name, (shape, dtype) in self.made.items()}
+        if self.made_places is None:
+            self.problem.bind(arrays, outputs)
+            self.made_places = tuple(TENSORS[name] >> 3 for name in outputs)
+        else:
+            arrays.set_addresses(self.problem.words, self.made_places, outputs.values())
+        return outputs
+
+    def call(self, tensors: tuple, workspace: Array | None) -> Array | tuple | Partials:
+        """Runs on tensors of equal signatures, in the order of CALL_TENSORS."""
+        q, (out, lse, max_logits) = tensors[0], tensors[-3:]
+        self.arrays.set_addresses(self.problem.words, _PLACES, tensors)
+        made = self.make_outputs(q) if self.made else {}
+        status = self.run(self.plan, q, workspace)
+        if status == _UNSUPPORTED:  # by a kernel that wants better addresses than these; another may not
+            status = self.run(_native.PlanHandle(self.problem.address), q, workspace)
+        if status:
+            raise _native.last_error(status)
+        if "acc" in made:
+            return Partials(**made)
+        return result_of(made.get("out", out), made.get("lse", lse), max_logits)
+
+    def run(self, plan: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
+        size = plan.workspace_bytes
+        if workspace is not None:
+            address, size = self.arrays.memory(q, workspace)
+        elif size:
+            workspace, address = self.arrays.scratch(q, size)
+        else:
+            address = None
+        return _native.run(plan.handle, self.problem.address, address, size, self.arrays.stream(q))
+
+
+class _ThisThread(threading.local):
+    """The calls that this thread has prepared, oldest first."""
+
+    LIMIT = 256
+
+    def __init__(self):
+        self.prepared: dict[tuple, _Prepared] = {}
+
+    def keep(self, key: tuple | None, prepared: _Prepared) -> None:
+        if key is not None:
+            if len(self.prepared) == self.LIMIT:
+                del self.prepared[next(iter(self.prepared))]
+            self.prepared[key] = prepared
+
+
+_this_thread = _ThisThread()
+
+
+def result_of(out: Array, lse: Array | None, max_logits: Array | None) -> Array | tuple:
+    if lse is None and max_logits is None:
+        return out
+    return tuple(tensor for tensor in (out, lse, max_logits) if tensor is not None)
+
+
+class Plan:
+    """A prepared call: kernel, splits and workspace are chosen, all tensors are bound. Made by `plan`.
+
+    `run()` repeats the call on the bound tensors (static buffers, as under CUDA graphs); `run(q=..., kv=..., out=...)`
+    first binds others of the same shape class (equal T, H, D, dtypes, formats, page sizes and list form; pool sizes,
+    strides and list contents may differ). One thread and one stream at a time: it owns one workspace.
+    """
+
+    def __init__(self, arrays, tensors: dict[str, Any], values: dict[str, Any], workspace: Array | None):
+        self._arrays, prepared = arrays, _Prepared(arrays, dict(tensors), values)
+        self._tensors = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        self._problem, self._handle = prepared.problem, prepared.plan
+        self._tensors.update(prepared.make_outputs(self._tensors["q"]))  # all kept alive, as long as they are bound
+        self._signatures = dict(zip(self._tensors, arrays.signatures(self._tensors.values())))
+        self._size, q = self._handle.workspace_bytes, self._tensors["q"]
+        if workspace is None:
+            self._workspace, self._scratch = arrays.scratch(q, self._size, keep=True)
+        else:
+            self._workspace, (self._scratch, self._size) = workspace, arrays.memory(q, workspace)
+        self._address, self._native_plan = self._problem.address, self._handle.handle
+
+    kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
+    splits = property(lambda self: self._handle.splits, doc="Parts that each list is cut into.")
+    summary = property(lambda self: self._handle.summary, doc="One line: kernel, tiles, splits, workspace.")
+    workspace_bytes = property(lambda self: self._handle.workspace_bytes, doc="Size of a caller's workspace.")
+    is_partial = property(lambda self: self._handle.is_partial, doc="Whether run() gives Partials.")
+
+    def run(self, **tensors: Array | None) -> Array | tuple | Partials:
+        """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
+        if tensors:
+            self._bind(tensors)
+        stream = self._arrays.stream(self._tensors["q"])
+        status = _native.run(self._native_plan, self._address, self._scratch, self._size, stream)
+        if status:
+            raise _native.last_error(status)
+        bound = self._tensors
+        if self._handle.is_partial:
+            return Partials(bound["acc"], bound["m"], bound["l"])
+        return result_of(bound["out"], bound.get("lse"), bound.get("max_logits"))
+
+    def _bind(self, tensors: dict[str, Array | None]) -> None:
+        arrays, known = self._arrays, self._signatures
+        try:
+            signatures = arrays.signatures(tensors.values())
+        except (AttributeError, RuntimeError):
+            signatures = [None] * len(tensors)  # describing them says what is wrong
+        for name, signature in zip(tensors, signatures):
+            if signature is None or signature != known.get(name):
+                self._describe(name, tensors[name])
+                known[name] = signature
+        arrays.set_addresses(self._problem.words, [TENSORS[name] >> 3 for name in tensors], tensors.values())
+        self._tensors.update(tensors)
+
+    def _describe(self, name: str, tensor: Array | None) -> None:
+        if name not in TENSORS:
+            raise TypeError(f"run() has no tensor named {name!r}")
+        if name in OUTPUTS and tensor is not None:
+            self._arrays.require_writable(name, tensor)
+        self._problem.bind(self._arrays, {name: tensor})
