@@ -7,9 +7,8 @@
 //   accumulate  O [heads, 512] += P V
 //
 // Keys go in steps of 32, steps in chunks. A chunk's scores are kept, so its maximum is known before the first weight, and
-// O leaves the tiles once a chunk. TDPBF16PS takes 16 cycles and no vector port: the next step's keys are loaded between
-// the tile instructions of this step's scores, the next heads' softmax between those of accumulate. docs/cpu.md has the
-// budget.
+// O leaves the tiles once a chunk. TDPBF16PS takes 16 cycles and no vector port: while two groups of heads are accumulated,
+// the next two's weights are made and the next chunk's rows fetched. docs/cpu.md has the budget.
 //
 // Order of dims. Splitting 64 e4m3 codes into even and odd dims costs no shuffle, so a 64-dim group of K that any source
 // quantises is stored as [32 even dims][32 odd dims], and Q alike. V's tiles have the order that unpacking two rows gives.
@@ -38,9 +37,9 @@ constexpr int kChunkSteps = 12;  // P and V tiles that one block of sums reads t
 constexpr int kChunk = kChunkSteps * kStep;
 constexpr int kMaxHeads = 128;   // of a part: Q, O and a chunk's S and V fill L2
 constexpr int kMaxGroups = kMaxHeads / kTile;
-constexpr int kPanels = kValueDim / 64;  // V and O in 64-dim panels of four tiles: what one K group turns into
+constexpr int kValueTiles = kValueDim / kTile;  // of a step; four for each 64-dim group of K
 constexpr int kKeyBytes = 2 * kMaxDim + 64;  // a row of K; the padding spreads rows over the sets of L1
-constexpr int kPanelBytes = 4 * kTileBytes + 256;  // likewise
+constexpr int kStepBytes = (kValueTiles + 1) * kTileBytes;  // of V; likewise
 constexpr int kAhead = 32;       // keys between prefetch and load, at least
 constexpr float kSlack = 8.0f;   // O is rescaled when a maximum has grown by more binary orders than this
 
@@ -250,11 +249,12 @@ struct Scratch {
   Row* rows[2];         // [kChunk]: of this chunk and of the next
   std::byte* q;         // [groups, dim / 32] tiles [16 dim pairs, 16 heads, 2]
   std::byte* staged;    // [16, kKeyBytes]: the queries of a group in K's order
-  std::byte* k[2];      // [kStep, kKeyBytes]: of this step and of the next
-  std::byte* v;         // [kChunkSteps, kPanels] panels: [kPairs, 4 tiles, 16 dims, 2]
+  std::byte* k;         // [kStep, kKeyBytes]: of this step
+  std::byte* v;         // [kChunkSteps, kValueTiles] tiles [16 key pairs, 16 dims, 2]
   float* s;             // [groups, kChunk, 16]: S^T
+  float* s_odd;         // [kStep, 16]: a second sum, see score_single()
   std::byte* p;         // [4, kChunkSteps] tiles [16 heads, 32 keys]: of this pair of groups and of the next
-  float* o;             // [groups, 4 kPanels] tiles [16 heads, 16 dims]
+  float* o;             // [groups, kValueTiles] tiles [16 heads, 16 dims]
   float *ref, *top, *l, *scale;  // [groups, 16]
 
   // Lays the arrays out behind one another; with no memory it only adds up.
@@ -268,9 +268,10 @@ struct Scratch {
     for (Row*& r : rows) take(r, kChunk);
     take(q, g * static_cast<std::size_t>(dim / kStep) * kTileBytes);
     take(staged, kTile * kKeyBytes);
-    for (std::byte*& step : k) take(step, kStep * kKeyBytes);
-    take(v, kChunkSteps * kPanels * kPanelBytes);
+    take(k, kStep * kKeyBytes);
+    take(v, kChunkSteps * kStepBytes);
     take(s, g * kChunk * kTile);
+    take(s_odd, kStep * kTile);
     take(p, 4 * kChunkSteps * kTileBytes);
     take(o, g * kTile * kValueDim);
     for (float** array : {&ref, &top, &l, &scale}) take(*array, g * kTile);
@@ -278,10 +279,10 @@ struct Scratch {
   }
 
   std::byte* q_tile(int group, int k_step) const { return q + (group * (dim / kStep) + k_step) * kTileBytes; }
-  std::byte* panel(int step, int index) const { return v + (step * kPanels + index) * kPanelBytes; }
+  std::byte* v_tile(int step, int tile) const { return v + step * kStepBytes + tile * kTileBytes; }
   float* s_rows(int group, int key) const { return s + (group * kChunk + key) * kTile; }
   std::byte* p_tile(int group, int step) const { return p + (group % 4 * kChunkSteps + step) * kTileBytes; }
-  float* o_tile(int group, int tile) const { return o + (group * 4 * kPanels + tile) * kTile * kTile; }
+  float* o_tile(int group, int tile) const { return o + (group * kValueTiles + tile) * kTile * kTile; }
 };
 
 // Spreads `work` units evenly over `slots` calls of step(): the units that run between tile instructions.
@@ -452,7 +453,7 @@ class Attention {
     prefetch_.fetch_until(step * kStep + 2 * pair + 2 + kAhead);
     for (int i = 0; i < 2; ++i) {
       const int at = step * kStep + 2 * pair + i;
-      key[i] = x_.k[step & 1] + (2 * pair + i) * kKeyBytes;
+      key[i] = k_row(2 * pair + i);
       if (at >= keys_.count) {
         std::memset(key[i], 0, static_cast<std::size_t>(2 * x_.dim));
       } else {
@@ -461,14 +462,14 @@ class Attention {
       }
     }
 #pragma GCC unroll 8
-    for (int g = 0; g < kPanels; ++g) {
-      std::byte* to = x_.panel(step, g) + pair * 256;
+    for (int g = 0; g < kValueTiles / 4; ++g) {
+      std::byte* to = x_.v_tile(step, 4 * g) + pair * 64;
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
         const U16 a = load<U16>(key[0] + 128 * g + 64 * half), b = load<U16>(key[1] + 128 * g + 64 * half);
-        store(to + 128 * half, __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
+        store(to + 2 * half * kTileBytes, __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
                                                        48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59));
-        store(to + 128 * half + 64,
+        store(to + (2 * half + 1) * kTileBytes,
               __builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47, 20, 52, 21, 53, 22,
                                       54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63));
       }
@@ -482,47 +483,61 @@ class Attention {
     }
   }
 
+  // A step's row of K. With one group of heads a half step's rows are multiplied at once, and the other half reuses them:
+  // they stay in L1, beside Q. With more groups, Q streams through L1 anyway.
+  std::byte* k_row(int row) const { return x_.k + (x_.groups == 1 ? row % kTile : row) * kKeyBytes; }
+
   // All of a chunk's scores; its values end up in V on the way.
   void chunk_scores() {
-    const int steps = (keys_.count + kStep - 1) / kStep, k_steps = x_.dim / kStep;
-    for (int pair = 0; pair < kPairs; ++pair) load_pair(0, pair);
+    const int steps = (keys_.count + kStep - 1) / kStep, pairs = x_.groups == 1 ? kPairs / 2 : kPairs;
     for (int step = 0; step < steps; ++step) {
-      Interleaved load_next(step + 1 < steps ? kPairs : 0, (x_.groups + 1) / 2 * k_steps,
-                            [&](int pair) { load_pair(step + 1, pair); });
-      int g = 0;
-      for (; g + 2 <= x_.groups; g += 2) score_step<2>(step, g, load_next);
-      for (; g < x_.groups; ++g) score_step<1>(step, g, load_next);
-      if (step > 0) track_top(step - 1);
+      for (int done = 0; done < kPairs; done += pairs) {
+        for (int pair = done; pair < done + pairs; ++pair) load_pair(step, pair);
+        int g = 0;
+        for (; g + 2 <= x_.groups; g += 2) score_pair(step, g);
+        for (int row = 2 * done; g < x_.groups && row < 2 * (done + pairs); row += kTile) score_single(step, g, row);
+      }
+      track_top(step);
     }
-    track_top(steps - 1);
   }
 
-  // S^T of 32 keys and Groups * 16 heads.
-  template <int Groups, typename Side>
-  void score_step(int step, int group, Side& side) {
-    const std::byte* k = x_.k[step & 1];
+  // S^T of 32 keys and 32 heads.
+  void score_pair(int step, int group) {
     Tiles::zero<0>();
+    Tiles::zero<1>();
     Tiles::zero<2>();
-    if constexpr (Groups == 2) Tiles::zero<1>(), Tiles::zero<3>();
+    Tiles::zero<3>();
     for (int ks = 0; ks < x_.dim / kStep; ++ks) {
-      Tiles::load<4>(k + 64 * ks, kKeyBytes);
+      Tiles::load<4>(k_row(0) + 64 * ks, kKeyBytes);
       Tiles::load<6>(x_.q_tile(group, ks), 64);
       Tiles::dot<0, 4, 6>();
-      if constexpr (Groups == 2) {
-        Tiles::load<7>(x_.q_tile(group + 1, ks), 64);
-        Tiles::dot<1, 4, 7>();
-      }
-      Tiles::load<5>(k + kTile * kKeyBytes + 64 * ks, kKeyBytes);
+      Tiles::load<7>(x_.q_tile(group + 1, ks), 64);
+      Tiles::dot<1, 4, 7>();
+      Tiles::load<5>(k_row(kTile) + 64 * ks, kKeyBytes);
       Tiles::dot<2, 5, 6>();
-      if constexpr (Groups == 2) Tiles::dot<3, 5, 7>();
-      side.step();
+      Tiles::dot<3, 5, 7>();
     }
     Tiles::store<0>(x_.s_rows(group, step * kStep), 64);
+    Tiles::store<1>(x_.s_rows(group + 1, step * kStep), 64);
     Tiles::store<2>(x_.s_rows(group, step * kStep + kTile), 64);
-    if constexpr (Groups == 2) {
-      Tiles::store<1>(x_.s_rows(group + 1, step * kStep), 64);
-      Tiles::store<3>(x_.s_rows(group + 1, step * kStep + kTile), 64);
+    Tiles::store<3>(x_.s_rows(group + 1, step * kStep + kTile), 64);
+  }
+
+  // S^T of 16 keys and 16 heads, as two sums over alternate tiles: one alone would wait for itself (TDPBF16PS takes 52
+  // cycles to its result). track_top() adds them.
+  void score_single(int step, int group, int row) {
+    Tiles::zero<0>();
+    Tiles::zero<1>();
+    for (int ks = 0; ks < x_.dim / kStep; ks += 2) {
+      Tiles::load<4>(k_row(row) + 64 * ks, kKeyBytes);
+      Tiles::load<6>(x_.q_tile(group, ks), 64);
+      Tiles::dot<0, 4, 6>();
+      Tiles::load<5>(k_row(row) + 64 * ks + 64, kKeyBytes);
+      Tiles::load<7>(x_.q_tile(group, ks + 1), 64);
+      Tiles::dot<1, 5, 7>();
     }
+    Tiles::store<0>(x_.s_rows(group, step * kStep + row), 64);
+    Tiles::store<1>(x_.s_odd + row * kTile, 64);
   }
 
   // The maximum so far, scaled. Rows of S^T beyond the last key become -inf: no weight, and no mask from here on.
@@ -530,8 +545,12 @@ class Attention {
     const int count = keys_.count - step * kStep < kStep ? keys_.count - step * kStep : kStep;
     for (int g = 0; g < x_.groups; ++g) {
       float* s = x_.s_rows(g, step * kStep);
-      F32 top[4] = {splat<F32>(-kInfinity), splat<F32>(-kInfinity), splat<F32>(-kInfinity), splat<F32>(-kInfinity)};
+      if (g == x_.groups - 1 && x_.groups % 2 == 1) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kStep * kTile; i += kTile) store(s + i, load<F32>(s + i) + load<F32>(x_.s_odd + i));
+      }
       for (int i = count; i < kStep; ++i) store(s + i * kTile, splat<F32>(-kInfinity));
+      F32 top[4] = {splat<F32>(-kInfinity), splat<F32>(-kInfinity), splat<F32>(-kInfinity), splat<F32>(-kInfinity)};
 #pragma GCC unroll 32
       for (int i = 0; i < kStep; ++i) top[i & 3] = max(load<F32>(s + i * kTile), top[i & 3]);
       const F32 all = max(max(top[0], top[1]), max(top[2], top[3]));
@@ -543,7 +562,7 @@ class Attention {
   // and the next chunk's rows are fetched.
   void chunk_values(int next_count) {
     const int steps = (keys_.count + kStep - 1) / kStep;
-    const auto slots_of = [&](int groups) { return kPanels * steps * groups; };
+    const auto slots_of = [&](int groups) { return kValueTiles / 4 * steps * groups; };
     const int fetchable = slots_of(x_.groups) * 3 / 4;  // a row needs about 80 cycles, a slot takes 64 or more
     Interleaved fetch(next_count < fetchable ? next_count : fetchable, slots_of(x_.groups),
                       [&](int) { prefetch_.fetch(1); });
@@ -596,7 +615,7 @@ class Attention {
     store(x_.l + group * kTile, load<F32>(x_.l + group * kTile) * shrink);
     float factor[kTile];
     store(factor, shrink);
-    for (int tile = 0; tile < 4 * kPanels; ++tile) {
+    for (int tile = 0; tile < kValueTiles; ++tile) {
       float* o = x_.o_tile(group, tile);
 #pragma GCC unroll 4
       for (int i = 0; i < kTile; ++i) store(o + i * kTile, load<F32>(o + i * kTile) * factor[i]);
@@ -606,17 +625,16 @@ class Attention {
   // O of 32 heads, two tiles of dims at a time.
   template <typename Side>
   void accumulate_pair(int group, int steps, const Side& side) {
-    for (int tile = 0; tile < 4 * kPanels; tile += 2) {
+    for (int tile = 0; tile < kValueTiles; tile += 2) {
       begin_sum<0>(x_.o_tile(group, tile));
       begin_sum<1>(x_.o_tile(group, tile + 1));
       begin_sum<2>(x_.o_tile(group + 1, tile));
       begin_sum<3>(x_.o_tile(group + 1, tile + 1));
       for (int step = 0; step < steps; ++step) {
-        const std::byte* v = x_.panel(step, tile / 4) + tile % 4 * 64;
         Tiles::load<4>(x_.p_tile(group, step), 64);
-        Tiles::load<6>(v, 256);
+        Tiles::load<6>(x_.v_tile(step, tile), 64);
         Tiles::dot<0, 4, 6>();
-        Tiles::load<7>(v + 64, 256);
+        Tiles::load<7>(x_.v_tile(step, tile + 1), 64);
         Tiles::dot<1, 4, 7>();
         Tiles::load<5>(x_.p_tile(group + 1, step), 64);
         Tiles::dot<2, 5, 6>();
@@ -630,31 +648,30 @@ class Attention {
     }
   }
 
-  // O of 16 heads, a panel of four tiles at a time.
+  // O of 16 heads, four tiles of dims at a time.
   template <typename Side>
   void accumulate_single(int group, int steps, const Side& side) {
-    for (int panel = 0; panel < kPanels; ++panel) {
-      begin_sum<0>(x_.o_tile(group, 4 * panel));
-      begin_sum<1>(x_.o_tile(group, 4 * panel + 1));
-      begin_sum<2>(x_.o_tile(group, 4 * panel + 2));
-      begin_sum<3>(x_.o_tile(group, 4 * panel + 3));
+    for (int tile = 0; tile < kValueTiles; tile += 4) {
+      begin_sum<0>(x_.o_tile(group, tile));
+      begin_sum<1>(x_.o_tile(group, tile + 1));
+      begin_sum<2>(x_.o_tile(group, tile + 2));
+      begin_sum<3>(x_.o_tile(group, tile + 3));
       for (int step = 0; step < steps; ++step) {
-        const std::byte* v = x_.panel(step, panel);
         Tiles::load<4>(x_.p_tile(group, step), 64);
-        Tiles::load<5>(v, 256);
+        Tiles::load<5>(x_.v_tile(step, tile), 64);
         Tiles::dot<0, 4, 5>();
-        Tiles::load<6>(v + 64, 256);
+        Tiles::load<6>(x_.v_tile(step, tile + 1), 64);
         Tiles::dot<1, 4, 6>();
-        Tiles::load<7>(v + 128, 256);
+        Tiles::load<7>(x_.v_tile(step, tile + 2), 64);
         Tiles::dot<2, 4, 7>();
-        Tiles::load<5>(v + 192, 256);
+        Tiles::load<5>(x_.v_tile(step, tile + 3), 64);
         Tiles::dot<3, 4, 5>();
         side();
       }
-      Tiles::store<0>(x_.o_tile(group, 4 * panel), 64);
-      Tiles::store<1>(x_.o_tile(group, 4 * panel + 1), 64);
-      Tiles::store<2>(x_.o_tile(group, 4 * panel + 2), 64);
-      Tiles::store<3>(x_.o_tile(group, 4 * panel + 3), 64);
+      Tiles::store<0>(x_.o_tile(group, tile), 64);
+      Tiles::store<1>(x_.o_tile(group, tile + 1), 64);
+      Tiles::store<2>(x_.o_tile(group, tile + 2), 64);
+      Tiles::store<3>(x_.o_tile(group, tile + 3), 64);
     }
   }
 
@@ -668,26 +685,26 @@ class Attention {
     const float scale = x_.scale[head];
     std::uint16_t* out = part_.acc ? nullptr
                                    : p_.out + part_.row * p_.out_stride[0] + (part_.head + head) * p_.out_stride[1];
-    for (int panel = 0; panel < kPanels; ++panel) {
+    for (int g = 0; g < kValueTiles / 4; ++g) {
       F32 y[4];
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
-        const float* row = x_.o_tile(head / kTile, 4 * panel + i) + head % kTile * kTile;
+        const float* row = x_.o_tile(head / kTile, 4 * g + i) + head % kTile * kTile;
         y[i] = scale == 0 ? F32{} : load<F32>(row) * scale;
       }
       // Tiles 0 and 1 hold lanes of four words in turn, tiles 2 and 3 likewise.
       const F32 a0 = lanes_low(y[0], y[1]), a1 = lanes_high(y[0], y[1]);
       const F32 b0 = lanes_low(y[2], y[3]), b1 = lanes_high(y[2], y[3]);
       F32 dims[4] = {a0, a1, b0, b1};
-      if (split_groups_ >> panel & 1) {
+      if (split_groups_ >> g & 1) {
         dims[0] = zip_low(a0, b0), dims[1] = zip_high(a0, b0);
         dims[2] = zip_low(a1, b1), dims[3] = zip_high(a1, b1);
       }
       if (part_.acc) {
-        for (int i = 0; i < 4; ++i) store(part_.acc + head * kValueDim + 64 * panel + kTile * i, dims[i]);
+        for (int i = 0; i < 4; ++i) store(part_.acc + head * kValueDim + 64 * g + kTile * i, dims[i]);
       } else {
-        store(out + 64 * panel, join_words(dims[0], dims[1]));
-        store(out + 64 * panel + 32, join_words(dims[2], dims[3]));
+        store(out + 64 * g, join_words(dims[0], dims[1]));
+        store(out + 64 * g + 32, join_words(dims[2], dims[3]));
       }
     }
   }
