@@ -74,9 +74,16 @@ struct GroupScale {
   float factor;  // code = encode(x / factor), or encode(x * factor) for a power of two, which is exact
 };
 
+// What raise_amax() of core/quantize.h does, on the bits of the magnitudes: they are ordered as the numbers are, and integers
+// need no branch. An amax is 0 at first; as a float it is std::bit_cast<float>(amax).
 template <typename Format>
-constexpr float largest_finite() {
-  return Format::kScaling == Scaling::kTailUe8m0 ? kMaxBf16 : kMaxFloat;
+constexpr std::uint32_t raise_amax_bits(std::uint32_t amax, float x) {
+  constexpr auto largest =
+      std::bit_cast<std::uint32_t>(Format::kScaling == Scaling::kTailUe8m0 ? kMaxBf16 : kMaxFloat);
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
+  const std::uint32_t finite = bits > largest ? largest : bits;
+  const std::uint32_t magnitude = finite & (bits > 0x7f800000u ? 0u : ~0u);  // NaN does not count
+  return magnitude > amax ? magnitude : amax;
 }
 
 template <typename Format>

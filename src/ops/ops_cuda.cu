@@ -103,19 +103,19 @@ __global__ void __launch_bounds__(kThreads) write_tokens(const __grid_constant__
     const int d = step * kStep + lane() * kUnit;
     if (step * kStep < Format::kNope) {
       constexpr int kGroupLanes = Format::kScaleTile > kUnit ? Format::kScaleTile / kUnit : 1;
-      float x[kUnit], amax = 0;
+      float x[kUnit];
+      std::uint32_t amax = 0;
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) {
         x[i] = bf16_to_float(half_of(words[step], i));
-        amax = raise_amax(amax, x[i], largest_finite<Format>());
+        amax = raise_amax_bits<Format>(amax, x[i]);
       }
 #pragma unroll
       for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) {
-        const float other = __shfl_xor_sync(kAllLanes, amax, mask);
-        amax = other > amax ? other : amax;
+        amax = max(amax, __shfl_xor_sync(kAllLanes, amax, mask));
       }
       if (d < Format::kNope) {
-        const GroupScale scale = group_scale<Format>(amax, call.v32_scale);
+        const GroupScale scale = group_scale<Format>(__uint_as_float(amax), call.v32_scale);
         if (lane() % kGroupLanes == 0) store_scale<Format>(spot, d / (kGroupLanes * kUnit), scale);
         Words<2> codes{};
 #pragma unroll
