@@ -316,6 +316,20 @@ def test_mla_says_what_it_cannot(rng):
             aiter.mla_gluon(*arguments, **options)
 
 
+def test_compiled(rng):
+    a = to_torch(rig.make_case(rng, "fp8_ds_mla").arguments)
+    b = to_torch(rig.make_case(rng, "bf16", form="lengths").arguments)
+    meta, _ = flash_mla.get_mla_metadata()
+    lists, lengths = b["kv_indices"], b["kv_lengths"]
+    decode, records = (a["q"][:, None], a["kv"].unsqueeze(2), None, None, 512, meta), lists[:, None]
+    for call in (
+        lambda: aiter.pa_decode_sparse(a["q"], a["kv"], a["kv_indices"], a["kv_indptr"], a["attn_sink"], None),
+        lambda: flash_mla.flash_mla_with_kvcache(*decode, is_fp8_kvcache=True, indices=records, topk_length=lengths),
+        lambda: flash_mla.flash_mla_sparse_fwd(b["q"], b["kv"].unsqueeze(1), records, 0.05, topk_length=lengths),
+    ):
+        torch.testing.assert_close(torch.compile(call, fullgraph=True)(), call())
+
+
 def test_signatures():
     """The argument order callers rely on."""
     decode = list(inspect.signature(flash_mla.flash_mla_with_kvcache).parameters)

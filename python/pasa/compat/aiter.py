@@ -227,7 +227,7 @@ def _format_of(kv: torch.Tensor, name: str) -> str:
 def _aligned(kv: torch.Tensor, kv_format: str) -> torch.Tensor:
     """The cache, or a dense copy if its pages lie at odd addresses, which aiter takes and the library does not."""
     need = _ALIGNMENT.get(kv_format)
-    if need is None or (kv.stride(0) % need == 0 and kv.data_ptr() % need == 0):
+    if need is None or (kv.stride(0) % need == 0 and kv.storage_offset() % need == 0):
         return kv
     return kv.contiguous()
 
