@@ -14,13 +14,11 @@ namespace {
 using cuda::check;
 
 __global__ void read_all(const uint4* from, std::size_t count) {
-  std::uint32_t sum = 0;
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
   for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-    const uint4 x = __ldcg(from + i);
-    sum += x.x ^ x.y ^ x.z ^ x.w;
+    // volatile down to the machine, or a load that nobody uses would go
+    asm volatile("{ .reg .u32 a, b, c, d; ld.volatile.global.v4.u32 {a, b, c, d}, [%0]; }" ::"l"(from + i));
   }
-  asm volatile("" ::"r"(sum));  // keeps the loads
 }
 
 __global__ void copy_all(const uint4* from, uint4* to, std::size_t count) {
@@ -37,7 +35,7 @@ __device__ std::uint64_t mix(std::uint64_t x) {
 // A warp takes four records of 584 bytes at a time, 8 bytes a lane.
 constexpr int kRecord = 584;
 __global__ void __launch_bounds__(512) gather(const std::uint8_t* pool, std::uint64_t records, int per_warp,
-                                              std::uint64_t seed) {
+                                              std::uint64_t seed, std::uint32_t* sink) {
   const int lane = threadIdx.x % 32;
   const std::uint64_t warp = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   std::uint32_t sum = 0;
@@ -55,7 +53,7 @@ __global__ void __launch_bounds__(512) gather(const std::uint8_t* pool, std::uin
       }
     }
   }
-  asm volatile("" ::"r"(sum));
+  if (sum == 0x9e3779b9u) *sink = sum;  // keeps the loads
 }
 
 __global__ void __launch_bounds__(256) multiply(const std::uint32_t* random, int rounds, float* result) {
@@ -125,7 +123,8 @@ GpuCeilings measure_gpu_ceilings(const void* pool, std::size_t pool_bytes, cudaS
   constexpr int kPerWarp = 36;  // 132 SMs * 64 warps * 36 records: 304 k, as many as 264 rows of 1152 keys
   const unsigned blocks = sms * 4;
   const double gathered = best_seconds(stream, [&](int i) {
-    gather<<<blocks, 512, 0, stream>>>(bytes, pool_bytes / kRecord, kPerWarp, std::uint64_t{1} << (40 + i));
+    gather<<<blocks, 512, 0, stream>>>(bytes, pool_bytes / kRecord, kPerWarp, std::uint64_t{1} << (40 + i),
+                                      static_cast<std::uint32_t*>(room));
   });
   c.gather_gbps = 1e-9 * blocks * 16.0 * kPerWarp * kRecord / gathered;
 

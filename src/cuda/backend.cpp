@@ -37,8 +37,8 @@ int choose_head_tile(const Problem& problem, const Device& gpu) {
   return wanted > 32 && fits ? 64 : 16;
 }
 
-// The parts that finish first, in units of one step of 32 keys: a wave of blocks takes their steps and about two more to
-// start and end; a merge costs about four and a little for each part it reads.
+// The parts that finish first, in units of one step of 32 keys: a wave of blocks takes their steps and about one more to
+// start and end; a merge costs about two and a little for each part it reads.
 int choose_splits(const Problem& problem, const Device& gpu, int head_tile) {
   const std::int64_t blocks_per_sm = std::clamp(gpu.shared_bytes_per_sm / (general_shared_bytes(head_tile) + 1024), 1,
                                                 head_tile == 16 ? 2 : 1);
@@ -51,7 +51,7 @@ int choose_splits(const Problem& problem, const Device& gpu, int head_tile) {
       steps += (chunk + 31) / 32;
     }
     const std::int64_t waves = (blocks * splits + slots - 1) / slots;
-    return static_cast<double>(waves * (steps + 2)) + (splits > 1 ? 4 + 0.1 * splits : 0);
+    return static_cast<double>(waves * (steps + 1)) + (splits > 1 ? 2 + 0.05 * splits : 0);
   };
   int best = 1;
   for (int splits = 2; splits <= 64; ++splits) {

@@ -115,13 +115,42 @@ __device__ void split(const std::uint32_t (&a)[4], std::uint32_t (&high)[4], std
 
 // ---- gather: bytes -> registers -> a row of the key tile ----
 
-// 16 bytes at any address; `alignment` is a power of two that divides it.
-__device__ uint4 load_chunk(const std::uint8_t* p, int alignment) {
-  if (alignment >= 16) return __ldg(reinterpret_cast<const uint4*>(p));
-  if (alignment >= 8) {
-    const uint2 low = __ldg(reinterpret_cast<const uint2*>(p)), high = __ldg(reinterpret_cast<const uint2*>(p) + 1);
-    return {low.x, low.y, high.x, high.y};
-  }
+// How the threads of a key find its bytes, whatever the format: loads are then the same few instructions for all of them,
+// without a branch, and so all in flight at once. A record is `codes` chunks of fp8, `gap` bytes of scales, 16-bit chunks.
+struct Gather {
+  std::int32_t record_bytes;
+  std::int32_t codes, chunks, gap;
+  // Scales of a slot: `base + page * page_stride + place * place_stride`; a thread takes words `first * (lane / 4) + i * step`.
+  const std::uint8_t* scales;
+  std::int64_t scale_page_stride;
+  std::int32_t scale_place_stride, scale_words, scale_first, scale_step;
+};
+
+struct GeneralArgs {
+  Args args;
+  Gather gather[2];
+};
+
+// A thread's share of a key as it lies in memory.
+struct Raw {
+  uint4 chunk[kMaxChunks];
+  std::uint32_t scale[4];
+};
+
+// Loads 16 (4) bytes if `wanted`; else leaves the registers alone.
+__device__ void load_if(bool wanted, uint4& to, const std::uint8_t* from) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+               : "+r"(to.x), "+r"(to.y), "+r"(to.z), "+r"(to.w)
+               : "l"(from), "r"(static_cast<std::uint32_t>(wanted)));
+}
+__device__ void load_if(bool wanted, std::uint32_t& to, const std::uint8_t* from) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1]; }"
+               : "+r"(to)
+               : "l"(from), "r"(static_cast<std::uint32_t>(wanted)));
+}
+
+// 16 bytes at an address that is a multiple of `alignment` < 16: 4 bytes, or one, at a time.
+__device__ uint4 load_unaligned(const std::uint8_t* p, int alignment) {
   std::uint32_t words[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -136,118 +165,135 @@ __device__ uint4 load_chunk(const std::uint8_t* p, int alignment) {
   return {words[0], words[1], words[2], words[3]};
 }
 
-// A thread's share of a key as it lies in memory.
-struct Raw {
-  uint4 chunk[kMaxChunks];
-  std::uint32_t scale[4];
-};
+__device__ void fetch(const SourceArgs& source, const Gather& gather, std::int32_t slot, int lane, Raw& raw) {
+  const bool valid = is_valid(source, slot), aligned = source.alignment >= 16;
+  const std::uint32_t at = valid ? static_cast<std::uint32_t>(slot) : 0;
+  const std::uint32_t page = divide(at, source.page), place = at - page * source.page_tokens;
+  const std::uint8_t* record = source.kv + page * source.page_stride + std::uint64_t{place} * gather.record_bytes;
+  const std::uint8_t* scales = gather.scales + page * gather.scale_page_stride +
+                               std::uint64_t{place} * gather.scale_place_stride + 4 * gather.scale_first * (lane / 4);
+#pragma unroll
+  for (int i = 0; i < kMaxChunks; ++i) {
+    const int chunk = lane + i * kKeyThreads;
+    const std::uint8_t* from = record + 16 * chunk + (chunk < gather.codes ? 0 : gather.gap);
+    load_if(valid && aligned && chunk < gather.chunks, raw.chunk[i], from);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) load_if(valid && i < gather.scale_words, raw.scale[i], scales + 4 * gather.scale_step * i);
+  if (aligned || !valid) return;
+#pragma unroll
+  for (int i = 0; i < kMaxChunks; ++i) {
+    const int chunk = lane + i * kKeyThreads;
+    if (chunk < gather.chunks) {
+      raw.chunk[i] = load_unaligned(record + 16 * chunk + (chunk < gather.codes ? 0 : gather.gap), source.alignment);
+    }
+  }
+}
 
 template <typename Format>
 struct Chunks {
   static constexpr int kCodes = Format::kNope / 16, kAll = kCodes + 2 * Format::kRope / 16;
   static constexpr int kPerThread = (kAll + kKeyThreads - 1) / kKeyThreads;
-  static constexpr int byte(int chunk) {
-    return chunk < kCodes ? 16 * chunk : Format::kRopeOffset + 16 * (chunk - kCodes);
-  }
   static constexpr int dim(int chunk) { return chunk < kCodes ? 16 * chunk : Format::kNope + 8 * (chunk - kCodes); }
 };
 
+// Host only.
 template <typename Format>
-__device__ void fetch(const SourceArgs& source, std::uint32_t slot, int lane, Raw& raw) {
+Gather make_gather(const SourceArgs& source) {
   using C = Chunks<Format>;
-  const Row row = locate<Format>(source, slot);
-#pragma unroll
-  for (int i = 0; i < C::kPerThread; ++i) {
-    const int chunk = lane + i * kKeyThreads;
-    if (chunk < C::kAll) raw.chunk[i] = load_chunk(row.record + C::byte(chunk), source.alignment);
+  Gather gather{.record_bytes = Format::kRecordBytes,
+                .codes = C::kCodes,
+                .chunks = C::kAll,
+                .gap = Format::kRopeOffset - Format::kNope};
+  if (Format::kScaling == Scaling::kTailUe8m0) {  // all eight bytes
+    gather.scales = source.kv + std::uint64_t{source.page_tokens} * Format::kRecordBytes;
+    gather.scale_page_stride = source.page_stride;
+    gather.scale_place_stride = Format::kTailBytes;
+    gather.scale_words = 2;
+    gather.scale_step = 1;
+  } else if (Format::kScaling == Scaling::kSideFloat) {  // a scale is 4 chunks: threads 0-3 and 4-7 differ
+    gather.scales = source.scales;
+    gather.scale_page_stride = source.scale_stride;
+    gather.scale_words = 4;
+    gather.scale_first = 1;
+    gather.scale_step = 2;
+  } else if (Format::kScaling == Scaling::kInlineFloat) {  // a scale is 8 chunks
+    gather.scales = source.kv + Format::kNope;
+    gather.scale_page_stride = source.page_stride;
+    gather.scale_place_stride = Format::kRecordBytes;
+    gather.scale_words = 4;
+    gather.scale_step = 1;
   }
-  // Scales: those of this thread's chunks, except for the packed format, whose eight bytes are read at once.
-  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-    const uint2 bytes = __ldg(reinterpret_cast<const uint2*>(row.scales));
-    raw.scale[0] = bytes.x;
-    raw.scale[1] = bytes.y;
-  } else if constexpr (Format::kScaling != Scaling::kNone) {
-    const auto* scales = reinterpret_cast<const std::uint32_t*>(
-        Format::kScaling == Scaling::kSideFloat ? row.scales : row.record + Format::kNope);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) raw.scale[i] = __ldg(scales + (lane + i * kKeyThreads) * 16 / Format::kScaleTile);
-  }
+  return gather;
 }
 
-// Four codes to floats. The low 7 bits placed under a float's exponent field read as the value times 2^-120 (fnuz: 2^-119),
-// subnormals included; only the NaN codes need to be asked for.
+// Four codes to floats, without a branch. The low 7 bits placed under a float's exponent field read as the value times 2^-120
+// (fnuz: 2^-119), subnormals included; a NaN code becomes `nan`.
 template <Fp8 kFlavour>
-__device__ float4 decode(std::uint32_t codes) {
+__device__ float4 decode(std::uint32_t codes, float nan) {
   constexpr bool kFnuz = kFlavour == Fp8::kE4m3fnuz;
   constexpr float kUnit = kFnuz ? 0x1p119f : 0x1p120f;
+  constexpr std::uint32_t kLow = 0x7f7f7f7fu;
+  // Bit 7 of a byte is set if its code is NaN: 0x80, or (OCP) 0x7f under either sign.
+  const std::uint32_t is_nan_code =
+      kFnuz ? ~(((codes & kLow) + kLow) | ~codes) : (codes & kLow) + 0x01010101u;
   float x[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t code = codes >> (8 * i);
     x[i] = std::bit_cast<float>(((code & 0x80u) << 24) | ((code & 0x7fu) << 20)) * kUnit;
-  }
-  const std::uint32_t zero_if_nan = codes ^ 0x80808080u;
-  const bool has_nan = kFnuz ? ((zero_if_nan - 0x01010101u) & ~zero_if_nan & 0x80808080u) != 0
-                             : (((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u) != 0;
-  if (has_nan) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = fp8_to_float(kFlavour, static_cast<std::uint8_t>(codes >> (8 * i)));
+    x[i] = (is_nan_code & (0x80u << (8 * i))) != 0 ? nan : x[i];
   }
   return {x[0], x[1], x[2], x[3]};
 }
 
-// Two components of a key in the tile's word.
-template <Word16 kWord>
-__device__ std::uint32_t make_pair(float x, float y, bool nan_to_zero) {
-  if (nan_to_zero) {
-    x = is_nan(x) ? 0.0f : x;
-    y = is_nan(y) ? 0.0f : y;
+// The scale of a thread's i-th chunk of codes.
+template <typename Format>
+__device__ float scale_of(const Raw& raw, int i, int chunk) {
+  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+    const int tile = chunk * 16 / Format::kScaleTile;
+    return ue8m0_to_float(static_cast<std::uint8_t>(raw.scale[i >= 2] >> (8 * (tile % 4))));
   }
-  return pack<kWord>(x, y);
+  return std::bit_cast<float>(raw.scale[i % 4]);
 }
 
 // Converts and writes a thread's share of a key; an invalid key becomes a row of zeros.
 template <typename Format, Word16 kWord>
 __device__ void store(const Raw& raw, bool valid, bool nan_to_zero, int lane, std::uint16_t* row) {
   using C = Chunks<Format>;
+  const float nan = nan_to_zero ? 0.0f : kNan;
 #pragma unroll
   for (int i = 0; i < C::kPerThread; ++i) {
     const int chunk = lane + i * kKeyThreads;
     if (chunk >= C::kAll) continue;
     auto* to = reinterpret_cast<uint4*>(row + C::dim(chunk));
-    const std::uint32_t words[4] = {raw.chunk[i].x, raw.chunk[i].y, raw.chunk[i].z, raw.chunk[i].w};
-    std::uint32_t pairs[8] = {};
+    const std::uint32_t words[4] = {valid ? raw.chunk[i].x : 0, valid ? raw.chunk[i].y : 0, valid ? raw.chunk[i].z : 0,
+                                    valid ? raw.chunk[i].w : 0};
     if (chunk < C::kCodes) {
       if constexpr (Format::kNope > 0) {
-        if (valid) {
-          float scale = 0;
-          if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-            const int tile = chunk * 16 / Format::kScaleTile;
-            scale = ue8m0_to_float(static_cast<std::uint8_t>(raw.scale[i >= 2] >> (8 * (tile % 4))));
-          } else {
-            scale = std::bit_cast<float>(raw.scale[i % 4]);
-          }
+        float scale = scale_of<Format>(raw, i, chunk);
+        scale = !valid || (nan_to_zero && is_nan(scale)) ? 0.0f : scale;
+        std::uint32_t pairs[8];
 #pragma unroll
-          for (int word = 0; word < 4; ++word) {
-            const float4 x = decode<Format::kFlavour>(words[word]);
-            pairs[2 * word] = make_pair<kWord>(x.x * scale, x.y * scale, nan_to_zero);
-            pairs[2 * word + 1] = make_pair<kWord>(x.z * scale, x.w * scale, nan_to_zero);
-          }
+        for (int word = 0; word < 4; ++word) {
+          const float4 x = decode<Format::kFlavour>(words[word], nan);
+          pairs[2 * word] = pack<kWord>(x.x * scale, x.y * scale);
+          pairs[2 * word + 1] = pack<kWord>(x.z * scale, x.w * scale);
         }
+        to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
         to[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
       }
-    } else if (valid) {
+    } else if (Format::kWord == kWord && !nan_to_zero) {
+      to[0] = {words[0], words[1], words[2], words[3]};
+    } else {
+      std::uint32_t pairs[4];
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        if (Format::kWord == kWord && !nan_to_zero) {
-          pairs[word] = words[word];
-        } else {
-          const float2 x = unpack<Format::kWord>(words[word]);
-          pairs[word] = make_pair<kWord>(x.x, x.y, nan_to_zero);
-        }
+        const float2 x = unpack<Format::kWord>(words[word]);
+        pairs[word] = pack<kWord>(is_nan(x.x) ? nan : x.x, is_nan(x.y) ? nan : x.y);
       }
+      to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
-    to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
   }
 }
 
@@ -314,7 +360,7 @@ __device__ void scores(Smem<kHeadTile>& smem, int dim) {
   const int head = warp % 4 % Tile::kRows * 16 * Tile::kWide, key = warp % 4 / Tile::kRows * 8 * Tile::kWide;
   float c[Tile::kWide][Tile::kWide][4] = {};
   const int end = (half + 1) * dim / 2;
-#pragma unroll 4
+#pragma unroll 2
   for (int d = half * dim / 2; d < end; d += 16) {
     std::uint32_t b[Tile::kWide][2];
 #pragma unroll
@@ -426,20 +472,27 @@ __device__ void accumulate(const Smem<kHeadTile>& smem, Accumulators<kHeadTile>&
 
 // ---- beginning and end of a part ----
 
+// Asynchronous where rows are aligned: wait_for_queries() before they are read.
 template <int kHeadTile>
 __device__ void load_queries(Smem<kHeadTile>& smem, const Args& args, std::int64_t token, int first_head) {
   const int chunks = args.dim / 8;
+  const bool aligned = (reinterpret_cast<std::uintptr_t>(args.q) | static_cast<std::uint64_t>(args.q_stride[0] * 2) |
+                        static_cast<std::uint64_t>(args.q_stride[1] * 2)) % 16 == 0;
   for (int i = threadIdx.x; i < kHeadTile * chunks; i += kThreads) {
-    const int head = i / chunks, d = i % chunks * 8;
-    uint4 chunk = {0, 0, 0, 0};
-    if (first_head + head < args.heads) {
-      const std::uint16_t* q = args.q + at(args.q_stride, token, first_head + head) + d;
-      const bool aligned = reinterpret_cast<std::uintptr_t>(q) % 16 == 0;
-      chunk = load_chunk(reinterpret_cast<const std::uint8_t*>(q), aligned ? 16 : 2);
+    const int row = i / chunks, d = i % chunks * 8;
+    const bool there = first_head + row < args.heads;
+    const std::uint16_t* q = args.q + at(args.q_stride, token, there ? first_head + row : 0) + d;
+    std::uint16_t* to = &smem.q[row][d];
+    if (aligned) {
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(q), "r"(there ? 16 : 0));
+    } else {
+      *reinterpret_cast<uint4*>(to) =
+          there ? load_unaligned(reinterpret_cast<const std::uint8_t*>(q), 2) : uint4{0, 0, 0, 0};
     }
-    *reinterpret_cast<uint4*>(&smem.q[head][d]) = chunk;
   }
 }
+
+__device__ void wait_for_queries() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <int kHeadTile>
 __device__ void write_partials(const Args& args, std::int64_t token, int part, int first_head,
@@ -522,7 +575,8 @@ __device__ void write_output(Smem<kHeadTile>& smem, const Args& args, std::int64
 // Block b: head tile, then part, then token; the tiles of a row run side by side and share its keys in L2. Two blocks of 16
 // heads fit an SM's registers.
 template <int kHeadTile, Words kWords>
-__global__ void __launch_bounds__(kThreads, kHeadTile == 16 ? 2 : 1) attend(const __grid_constant__ Args args) {
+__global__ void __launch_bounds__(kThreads, kHeadTile == 16 ? 2 : 1) attend(const __grid_constant__ GeneralArgs all) {
+  const Args& args = all.args;
   constexpr Word16 kWord = kWords == Words::kF16 ? Word16::kF16 : Word16::kBf16;
   extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   auto& smem = *reinterpret_cast<Smem<kHeadTile>*>(shared_bytes);
@@ -535,18 +589,17 @@ __global__ void __launch_bounds__(kThreads, kHeadTile == 16 ? 2 : 1) attend(cons
 
   const Steps steps = steps_of(args, token, part);
   const int key = threadIdx.x / kKeyThreads, key_lane = threadIdx.x % kKeyThreads;
-  Raw raw;
+  Raw raw{};
   const auto fetch_step = [&](int step, int slot) {
-    const SourceArgs& source = args.source[steps.is_extra(step)];
-    if (!is_valid(source, slot)) return;
-    with_device_format<kWords>(source.format, args.dim, [&]<typename Format>() {
-      fetch<Format>(source, static_cast<std::uint32_t>(slot), key_lane, raw);
-    });
+    const int extra = steps.is_extra(step);
+    fetch(args.source[extra], all.gather[extra], slot, key_lane, raw);
   };
 
   int slot = steps.slot(0, key), next_slot = steps.slot(1, key);
-  if (steps.count > 0) fetch_step(0, slot);
-  load_queries(smem, args, token, first_head);
+  if (steps.count > 0) {
+    fetch_step(0, slot);
+    load_queries(smem, args, token, first_head);
+  }
 
   Accumulators<kHeadTile> acc = {};
   Partial state{-kInfinity, 0.0f};
@@ -557,7 +610,8 @@ __global__ void __launch_bounds__(kThreads, kHeadTile == 16 ? 2 : 1) attend(cons
       store<Format, kWord>(raw, valid, args.nan_to_zero, key_lane, smem.k[key]);
     });
     if (key_lane == 0) smem.valid[key] = valid;
-    __syncthreads();  // keys are there
+    wait_for_queries();
+    __syncthreads();  // keys are there, and in the first step queries
 
     slot = next_slot;
     if (step + 1 < steps.count) fetch_step(step + 1, slot);
@@ -594,7 +648,12 @@ void launch(const Args& args, cudaStream_t stream) {
   const std::int64_t blocks = args.tokens * args.splits * ((args.heads + kHeadTile - 1) / kHeadTile);
   require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "q has ", args.tokens, " tokens, expected at most ",
           INT32_MAX, " blocks of work");
-  attend<kHeadTile, kWords><<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(args);
+  GeneralArgs all{.args = args};
+  for (int i = 0; i < args.source_count; ++i) {
+    all.gather[i] = with_format(args.source[i].format, args.dim,
+                                [&]<typename Format>() { return make_gather<Format>(args.source[i]); });
+  }
+  attend<kHeadTile, kWords><<<static_cast<unsigned>(blocks), kThreads, kBytes, stream>>>(all);
   check(cudaGetLastError(), "attend");
 }
 

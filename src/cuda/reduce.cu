@@ -14,7 +14,7 @@
 namespace pasa::cuda {
 namespace {
 
-constexpr int kThreads = kValueDim / 4, kWarps = kThreads / 32;
+constexpr int kThreads = kValueDim / 4, kWarps = kThreads / 32, kBatch = 8;
 
 // Every thread gets combine() over all threads' values; combine is associative up to rounding, the order is fixed.
 template <typename Combine>
@@ -26,6 +26,11 @@ __device__ float over_block(float value, float (&scratch)[kWarps], Combine combi
   for (int warp = 1; warp < kWarps; ++warp) value = combine(value, scratch[warp]);
   __syncthreads();
   return value;
+}
+
+__device__ float4 load4(const float* from, bool aligned) {
+  if (aligned) return *reinterpret_cast<const float4*>(from);
+  return {from[0], from[1], from[2], from[3]};
 }
 
 __device__ void write4(void* out, pasa_dtype dtype, std::int64_t at, const float (&x)[4]) {
@@ -78,21 +83,22 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ MergeA
     live[threadIdx.x] = l != 0;
     __syncthreads();
     const int count = min(kThreads, args.splits - base);
-#pragma unroll 8
-    for (int j = 0; j < count; ++j) {
-      if (!live[j]) continue;
-      const float* from =
-          args.partials.acc + (first + static_cast<std::int64_t>(base + j) * args.heads) * kValueDim + 4 * threadIdx.x;
-      float4 x;
-      if (aligned) {
-        x = *reinterpret_cast<const float4*>(from);
-      } else {
-        x = {from[0], from[1], from[2], from[3]};
+    for (int j = 0; j < count; j += kBatch) {  // a batch's loads are in flight together: no branch between them
+      float4 x[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const std::int64_t from = first + static_cast<std::int64_t>(base + min(j + i, count - 1)) * args.heads;
+        x[i] = load4(args.partials.acc + from * kValueDim + 4 * threadIdx.x, aligned);
       }
-      acc[0] += weight[j] * x.x;
-      acc[1] += weight[j] * x.y;
-      acc[2] += weight[j] * x.z;
-      acc[3] += weight[j] * x.w;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (j + i < count && live[j + i]) {
+          acc[0] += weight[j + i] * x[i].x;
+          acc[1] += weight[j + i] * x[i].y;
+          acc[2] += weight[j + i] * x[i].z;
+          acc[3] += weight[j + i] * x[i].w;
+        }
+      }
     }
     __syncthreads();
   }

@@ -205,7 +205,10 @@ TEST_F(Gpu, SmallReduceMergesPartsAndSkipsEmptyOnes) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       ASSERT_NEAR(got[i], out[i], 1e-5 + 1e-5 * std::abs(out[i])) << "splits " << splits << ", element " << i;
     }
-    for (std::size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(got_lse[i], lse[i], 1e-5) << "splits " << splits;
+    for (std::size_t i = 0; i < lse.size(); ++i) {
+      if (got_lse[i] == lse[i]) continue;  // -inf, too
+      ASSERT_NEAR(got_lse[i], lse[i], 1e-5) << "splits " << splits;
+    }
   }
 }
 
@@ -248,7 +251,7 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
   const char* const kTexts[] = {
       "decode:T=6,H=16,fmt=fp8_ds_mla,len=300+100,page=64+2",
       "decode:T=6,H=128,fmt=fp8_ds_mla,len=200+64,page=256+64,lists=rect_lengths",
-      "decode:T=6,H=64,fmt=bf16,len=300,lists=rect_lengths+rect_lengths",
+      "decode:T=6,H=64,fmt=bf16,len=300,lists=rect_lengths",
       "decode:T=6,H=8,fmt=fp8_v32,len=130",
       "decode:T=6,H=32,fmt=fp8_e4m3fn,len=200,splits=5",
   };
@@ -461,7 +464,7 @@ TEST_F(Gpu, QueriesAndOutputsBeyond32Bits) {
 // T * S * H * 512 floats: 5.2e9 bytes of partials, and T * H beyond 65535 blocks in any direction.
 TEST_F(Gpu, PartialsBeyond32BitsAndManyRows) {
   for (const char* text : {"decode:T=80000,H=2,fmt=fp8_ds_mla,len=9,page=64,splits=16,slots=5000",
-                           "decode:T=70001,H=17,fmt=bf16,len=5,slots=3000,sink=mixed,splits=1"}) {
+                           "decode:T=70001,H=3,fmt=bf16,len=5,slots=3000,sink=mixed,splits=1"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     Placed placed(c, gpu());
@@ -526,7 +529,9 @@ TEST_F(Gpu, Grids) {
   for (const Grid& grid : grids()) {
     const std::vector<TestCase> cases = grid.cases();
     for (std::size_t i = 0; i < cases.size(); ++i) {
+      const CaseSpec& spec = cases[i].spec;
       if (cases[i].run_only || hash(7, 0, i) % static_cast<std::uint64_t>(step) != 0) continue;
+      if (spec.tokens * spec.heads > 1 << 19) continue;  // the host would spend its time making queries
       SCOPED_TRACE(to_text(cases[i].spec));
       Case c = make_case(cases[i].spec);
       prepare_partials(c, gpu());
