@@ -71,23 +71,26 @@ struct CacheWrite {
 // The scale of a group of codes in the two forms a writer needs: what is stored, and what makes a code of a number.
 struct GroupScale {
   float stored;  // a float, or the exponent byte
-  float factor;  // code = encode(x / factor), or encode(x * factor) for a power of two, which is exact
+  float factor;  // rescale() divides by it, or multiplies where it is a power of two, which is exact
 };
 
 // What raise_amax() of core/quantize.h does, on the bits of the magnitudes: they are ordered as the numbers are, and integers
-// need no branch. An amax is 0 at first; as a float it is std::bit_cast<float>(amax).
-template <typename Format>
+// need no branch. An amax is 0 at first and may be infinity until amax_of() reads it.
 constexpr std::uint32_t raise_amax_bits(std::uint32_t amax, float x) {
-  constexpr auto largest =
-      std::bit_cast<std::uint32_t>(Format::kScaling == Scaling::kTailUe8m0 ? kMaxBf16 : kMaxFloat);
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x) & 0x7fffffffu;
-  const std::uint32_t finite = bits > largest ? largest : bits;
-  const std::uint32_t magnitude = finite & (bits > 0x7f800000u ? 0u : ~0u);  // NaN does not count
+  const std::uint32_t magnitude = bits & (bits > 0x7f800000u ? 0u : ~0u);  // NaN does not count
   return magnitude > amax ? magnitude : amax;
 }
 
 template <typename Format>
-constexpr GroupScale group_scale(float amax, V32Scale v32) {
+constexpr float amax_of(std::uint32_t bits) {
+  constexpr float largest = Format::kScaling == Scaling::kTailUe8m0 ? kMaxBf16 : kMaxFloat;
+  return bits == 0x7f800000u ? largest : std::bit_cast<float>(bits);
+}
+
+template <typename Format>
+constexpr GroupScale group_scale(std::uint32_t amax_bits, V32Scale v32) {
+  const float amax = amax_of<Format>(amax_bits);
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
     const int exponent = ds_mla_exponent(amax);
     return {static_cast<float>(127 + exponent), ue8m0_to_float(static_cast<std::uint8_t>(127 - exponent))};
@@ -98,10 +101,15 @@ constexpr GroupScale group_scale(float amax, V32Scale v32) {
   }
 }
 
+// The number that a code is made of.
+template <typename Format>
+constexpr float rescale(float x, GroupScale scale) {
+  return Format::kScaling == Scaling::kTailUe8m0 ? x * scale.factor : x / scale.factor;
+}
+
 template <typename Format>
 constexpr std::uint8_t encode(float x, GroupScale scale) {
-  constexpr bool multiply = Format::kScaling == Scaling::kTailUe8m0;
-  return encode_fp8<Format::kFlavour>(multiply ? x * scale.factor : x / scale.factor);
+  return encode_fp8<Format::kFlavour>(rescale<Format>(x, scale));
 }
 
 template <typename Format>

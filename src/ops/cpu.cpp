@@ -27,8 +27,8 @@ void write_token(const CacheWrite& call, const std::uint16_t* k, Spot spot) {
     const std::uint16_t* from = k + group * Format::kScaleTile;
     std::uint8_t* to = spot.record + group * Format::kScaleTile;
     std::uint32_t amax = 0;
-    for (int d = 0; d < Format::kScaleTile; ++d) amax = raise_amax_bits<Format>(amax, bf16_to_float(from[d]));
-    const GroupScale scale = group_scale<Format>(std::bit_cast<float>(amax), call.v32_scale);
+    for (int d = 0; d < Format::kScaleTile; ++d) amax = raise_amax_bits(amax, bf16_to_float(from[d]));
+    const GroupScale scale = group_scale<Format>(amax, call.v32_scale);
     store_scale<Format>(spot, group, scale);
     for (int d = 0; d < Format::kScaleTile; ++d) to[d] = encode<Format>(bf16_to_float(from[d]), scale);
   }

@@ -6,6 +6,9 @@
 // drops entries (kCompact) has lengths that must be counted first: it is launched cooperatively and waits for the whole grid
 // between counting and writing. Compiled without fused multiply-adds, as the CPU's loops are.
 #include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <algorithm>
 
@@ -83,6 +86,39 @@ __device__ std::uint16_t half_of(const Words<4>& words, int i) {
 
 // ---- caches
 
+// encode() and dequantize() of two neighbours. The hardware's conversions round and saturate as the definitions do; the NaN
+// that they give is 0x7fff, which no number rounds to.
+template <typename Format>
+__device__ std::uint32_t encode_pair(float x, float y, GroupScale scale) {
+  if constexpr (Format::kFlavour == Fp8::kE4m3fnuz) {
+    return encode<Format>(x, scale) | std::uint32_t{encode<Format>(y, scale)} << 8;
+  } else {
+    return __nv_cvt_float2_to_fp8x2({rescale<Format>(x, scale), rescale<Format>(y, scale)}, __NV_SATFINITE, __NV_E4M3);
+  }
+}
+
+template <typename Format, Word16 Out>
+__device__ std::uint32_t dequantize_pair(std::uint16_t codes, float scale, bool nan_to_zero) {
+  float2 x;
+  if constexpr (Format::kFlavour == Fp8::kE4m3fnuz) {
+    x = {decode_fp8<Fp8::kE4m3fnuz>(static_cast<std::uint8_t>(codes)),
+         decode_fp8<Fp8::kE4m3fnuz>(static_cast<std::uint8_t>(codes >> 8))};
+  } else {
+    x = __half22float2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3));
+  }
+  x = {x.x * scale, x.y * scale};
+  std::uint32_t words;
+  if constexpr (Out == Word16::kBf16) {
+    const __nv_bfloat162 pair = __float22bfloat162_rn(x);
+    memcpy(&words, &pair, sizeof words);
+  } else {
+    const __half2 pair = __float22half2_rn(x);
+    memcpy(&words, &pair, sizeof words);
+  }
+  const std::uint32_t is_nan = __vcmpeq2(words, 0x7fff7fffu), nan = nan_to_zero ? 0 : encode_word<Out>(kNan) * 0x10001u;
+  return (words & ~is_nan) | (nan & is_nan);
+}
+
 template <typename Format>
 __global__ void __launch_bounds__(kThreads) write_tokens(const __grid_constant__ CacheWrite call) {
   const std::int64_t token = std::int64_t{blockIdx.x} * kWarps + warp();
@@ -108,19 +144,19 @@ __global__ void __launch_bounds__(kThreads) write_tokens(const __grid_constant__
 #pragma unroll
       for (int i = 0; i < kUnit; ++i) {
         x[i] = bf16_to_float(half_of(words[step], i));
-        amax = raise_amax_bits<Format>(amax, x[i]);
+        amax = raise_amax_bits(amax, x[i]);
       }
 #pragma unroll
       for (int mask = kGroupLanes / 2; mask > 0; mask /= 2) {
         amax = max(amax, __shfl_xor_sync(kAllLanes, amax, mask));
       }
       if (d < Format::kNope) {
-        const GroupScale scale = group_scale<Format>(__uint_as_float(amax), call.v32_scale);
+        const GroupScale scale = group_scale<Format>(amax, call.v32_scale);
         if (lane() % kGroupLanes == 0) store_scale<Format>(spot, d / (kGroupLanes * kUnit), scale);
         Words<2> codes{};
 #pragma unroll
-        for (int i = 0; i < kUnit; ++i) {
-          codes.word[i / 4] |= std::uint32_t{encode<Format>(x[i], scale)} << (8 * (i % 4));
+        for (int i = 0; i < kUnit; i += 2) {
+          codes.word[i / 4] |= encode_pair<Format>(x[i], x[i + 1], scale) << (8 * (i % 4));
         }
         store(spot.record + d, codes, call.cache.alignment);
       }
@@ -154,15 +190,14 @@ __device__ void read_token(const CacheGather& call, Spot spot, std::uint16_t* ou
     Words<4> result{};
     if (d >= Format::kDim) break;
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) {
-      std::uint16_t word;
+    for (int i = 0; i < kUnit; i += 2) {
       if (d < Format::kNope) {
-        const auto code = static_cast<std::uint8_t>(codes[step].word[i / 4] >> (8 * (i % 4)));
-        word = dequantize<Format, Out>(code, scales[step], call.nan_to_zero);
+        const auto pair = static_cast<std::uint16_t>(codes[step].word[i / 4] >> (8 * (i % 4)));
+        result.word[i / 2] = dequantize_pair<Format, Out>(pair, scales[step], call.nan_to_zero);
       } else {
-        word = convert<Format, Out>(half_of(words[step], i), call.nan_to_zero);
+        result.word[i / 2] = convert<Format, Out>(half_of(words[step], i), call.nan_to_zero) |
+                             std::uint32_t{convert<Format, Out>(half_of(words[step], i + 1), call.nan_to_zero)} << 16;
       }
-      result.word[i / 2] |= std::uint32_t{word} << (16 * (i % 2));
     }
     store(out + d, result, call.out_alignment);
   }
