@@ -59,6 +59,9 @@ class Error(RuntimeError):
         super().__init__(text)
         self.status = Status(status)
 
+    def __reduce__(self):
+        return Error, (self.status, str(self))  # so that it travels between processes
+
     @property
     def category(self) -> str:
         """The status as the library spells it: "device", "dtype", "rank", "shape", "stride", ..."""

@@ -1,5 +1,7 @@
 """Bad arguments: an exception that names the argument and its category, before any output byte changes."""
 
+import pickle
+
 import numpy as np
 import pasa
 import pytest
@@ -114,6 +116,13 @@ def test_read_only_output():
 
 def test_partials_exclude_outputs():
     refused("combination", "out is given", problem("bf16"), splits=4, skip_reduce=True)
+
+
+def test_errors_travel_between_processes():
+    with pytest.raises(pasa.Error) as error:
+        pasa.attend(**problem(), splits=0)
+    copy = pickle.loads(pickle.dumps(error.value))
+    assert (copy.category, str(copy)) == ("range", str(error.value))
 
 
 def test_misspelt_argument():
