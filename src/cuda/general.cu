@@ -9,6 +9,7 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <nv/target>
 
 #include "core/softmax.h"
 #include "cuda/args.h"
@@ -26,6 +27,7 @@ enum class Words {
 constexpr int kKeys = 32, kThreads = 256, kWarps = kThreads / 32;
 constexpr int kKeyThreads = kThreads / kKeys;              // that share a key
 constexpr int kMaxChunks = 2 * kMaxDim / 16 / kKeyThreads;  // a thread's share of the longest key
+constexpr int kFp8Chunks = 5;                               // and of any fp8 record: at most 40 chunks
 constexpr int kRow = kMaxDim + 8;  // elements; 73 * 16 bytes: odd, so that 8 rows of a matrix lie in different banks
 constexpr int kWarpDims = kValueDim / kWarps, kDimTiles = kWarpDims / 8;
 
@@ -172,20 +174,28 @@ __device__ void fetch(const SourceArgs& source, const Gather& gather, std::int32
   const std::uint8_t* record = source.kv + page * source.page_stride + std::uint64_t{place} * gather.record_bytes;
   const std::uint8_t* scales = gather.scales + page * gather.scale_page_stride +
                                std::uint64_t{place} * gather.scale_place_stride + 4 * gather.scale_first * (lane / 4);
-#pragma unroll
-  for (int i = 0; i < kMaxChunks; ++i) {
+  const std::uint8_t *codes = record + 16 * lane, *words = codes + gather.gap;
+  const auto load = [&](int i) {
     const int chunk = lane + i * kKeyThreads;
-    const std::uint8_t* from = record + 16 * chunk + (chunk < gather.codes ? 0 : gather.gap);
+    const std::uint8_t* from = (chunk < gather.codes ? codes : words) + 16 * i * kKeyThreads;
     load_if(valid && aligned && chunk < gather.chunks, raw.chunk[i], from);
-  }
+  };
 #pragma unroll
-  for (int i = 0; i < 4; ++i) load_if(valid && i < gather.scale_words, raw.scale[i], scales + 4 * gather.scale_step * i);
+  for (int i = 0; i < kFp8Chunks; ++i) load(i);
+  if (gather.chunks > kFp8Chunks * kKeyThreads) {
+#pragma unroll
+    for (int i = kFp8Chunks; i < kMaxChunks; ++i) load(i);
+  }
+  if (gather.scale_words) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load_if(valid && i < gather.scale_words, raw.scale[i], scales + 4 * gather.scale_step * i);
+  }
   if (aligned || !valid) return;
 #pragma unroll
   for (int i = 0; i < kMaxChunks; ++i) {
     const int chunk = lane + i * kKeyThreads;
     if (chunk < gather.chunks) {
-      raw.chunk[i] = load_unaligned(record + 16 * chunk + (chunk < gather.codes ? 0 : gather.gap), source.alignment);
+      raw.chunk[i] = load_unaligned((chunk < gather.codes ? codes : words) + 16 * i * kKeyThreads, source.alignment);
     }
   }
 }
@@ -227,24 +237,38 @@ Gather make_gather(const SourceArgs& source) {
   return gather;
 }
 
-// Four codes to floats, without a branch. The low 7 bits placed under a float's exponent field read as the value times 2^-120
-// (fnuz: 2^-119), subnormals included; a NaN code becomes `nan`.
+// Four codes to floats by integer arithmetic: the low 7 bits placed under a float's exponent field read as the value times
+// 2^-120 (fnuz: 2^-119), subnormals included. Without a branch, for a NaN code too.
 template <Fp8 kFlavour>
-__device__ float4 decode(std::uint32_t codes, float nan) {
+__device__ float4 decode_bits(std::uint32_t codes) {
   constexpr bool kFnuz = kFlavour == Fp8::kE4m3fnuz;
   constexpr float kUnit = kFnuz ? 0x1p119f : 0x1p120f;
   constexpr std::uint32_t kLow = 0x7f7f7f7fu;
   // Bit 7 of a byte is set if its code is NaN: 0x80, or (OCP) 0x7f under either sign.
-  const std::uint32_t is_nan_code =
-      kFnuz ? ~(((codes & kLow) + kLow) | ~codes) : (codes & kLow) + 0x01010101u;
+  const std::uint32_t is_nan_code = kFnuz ? ~(((codes & kLow) + kLow) | ~codes) : (codes & kLow) + 0x01010101u;
   float x[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const std::uint32_t code = codes >> (8 * i);
     x[i] = std::bit_cast<float>(((code & 0x80u) << 24) | ((code & 0x7fu) << 20)) * kUnit;
-    x[i] = (is_nan_code & (0x80u << (8 * i))) != 0 ? nan : x[i];
+    x[i] = (is_nan_code & (0x80u << (8 * i))) != 0 ? kNan : x[i];
   }
   return {x[0], x[1], x[2], x[3]};
+}
+
+// The same by the instruction for OCP codes, where there is one.
+template <Fp8 kFlavour>
+__device__ float4 decode(std::uint32_t codes) {
+  if constexpr (kFlavour == Fp8::kE4m3fn) {
+    NV_IF_TARGET(NV_PROVIDES_SM_89, (
+      std::uint32_t low, high;
+      asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
+          : "=r"(low), "=r"(high) : "r"(codes));
+      const float2 x = unpack<Word16::kF16>(low); const float2 y = unpack<Word16::kF16>(high);
+      return float4{x.x, x.y, y.x, y.y};
+    ))
+  }
+  return decode_bits<kFlavour>(codes);
 }
 
 // The scale of a thread's i-th chunk of codes.
@@ -257,11 +281,17 @@ __device__ float scale_of(const Raw& raw, int i, int chunk) {
   return std::bit_cast<float>(raw.scale[i % 4]);
 }
 
+// NaN components of two words become 0.
+template <Word16 kWord>
+__device__ std::uint32_t zero_nan(std::uint32_t pair) {
+  const float2 x = unpack<kWord>(pair);
+  return (is_nan(x.x) ? 0 : pair & 0xffffu) | (is_nan(x.y) ? 0 : pair & 0xffff0000u);
+}
+
 // Converts and writes a thread's share of a key; an invalid key becomes a row of zeros.
 template <typename Format, Word16 kWord>
 __device__ void store(const Raw& raw, bool valid, bool nan_to_zero, int lane, std::uint16_t* row) {
   using C = Chunks<Format>;
-  const float nan = nan_to_zero ? 0.0f : kNan;
 #pragma unroll
   for (int i = 0; i < C::kPerThread; ++i) {
     const int chunk = lane + i * kKeyThreads;
@@ -272,25 +302,31 @@ __device__ void store(const Raw& raw, bool valid, bool nan_to_zero, int lane, st
     if (chunk < C::kCodes) {
       if constexpr (Format::kNope > 0) {
         float scale = scale_of<Format>(raw, i, chunk);
-        scale = !valid || (nan_to_zero && is_nan(scale)) ? 0.0f : scale;
+        scale = valid ? scale : 0.0f;
         std::uint32_t pairs[8];
 #pragma unroll
         for (int word = 0; word < 4; ++word) {
-          const float4 x = decode<Format::kFlavour>(words[word], nan);
+          const float4 x = decode<Format::kFlavour>(words[word]);
           pairs[2 * word] = pack<kWord>(x.x * scale, x.y * scale);
           pairs[2 * word + 1] = pack<kWord>(x.z * scale, x.w * scale);
+        }
+        if (nan_to_zero) {
+#pragma unroll
+          for (std::uint32_t& pair : pairs) pair = zero_nan<kWord>(pair);
         }
         to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
         to[1] = {pairs[4], pairs[5], pairs[6], pairs[7]};
       }
-    } else if (Format::kWord == kWord && !nan_to_zero) {
-      to[0] = {words[0], words[1], words[2], words[3]};
     } else {
       std::uint32_t pairs[4];
 #pragma unroll
       for (int word = 0; word < 4; ++word) {
-        const float2 x = unpack<Format::kWord>(words[word]);
-        pairs[word] = pack<kWord>(is_nan(x.x) ? nan : x.x, is_nan(x.y) ? nan : x.y);
+        pairs[word] = words[word];
+        if constexpr (Format::kWord != kWord) {
+          const float2 x = unpack<Format::kWord>(words[word]);
+          pairs[word] = pack<kWord>(x.x, x.y);
+        }
+        if (nan_to_zero) pairs[word] = zero_nan<kWord>(pairs[word]);
       }
       to[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
     }
