@@ -12,10 +12,9 @@
 // Budget of a 64-token tile at 64 heads, cycles: tensor cores 2048; device memory 2600 (its share of 37 KB); shared memory
 // 2180 (tile written 512, Q and K read 1024, V read 512, P 130).
 //
-// Blocks of a cluster cooperate in two ways. A pair (65 to 128 heads) shares the conversion: each block converts half the
-// tokens of a tile and stores them in both. And up to 16 blocks may split one row's tokens; they leave their unnormalised
-// sums in shared memory, and each merges a share of them, so a split row needs no workspace, no second launch and no atomics.
-// Asked-for splits instead write partials for reduce.cu.
+// Up to 16 blocks of a cluster may split one row's tokens; they leave their unnormalised sums in shared memory, and each
+// merges a share of them, so a split row needs no workspace, no second launch and no atomics. Asked-for splits instead write
+// partials for reduce.cu. More than 64 heads are groups of their own; the second group's keys come from L2.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -49,7 +48,7 @@ constexpr float kSlack = 8.0f;
 struct Shape2 {
   std::int32_t groups;       // of heads; a cluster serves one
   std::int32_t group_heads;  // heads of a group
-  std::int32_t rank_splits;  // blocks (or pairs) of a cluster that split a row's tokens
+  std::int32_t rank_splits;  // blocks of a cluster, which split a row's tokens
   std::uint32_t items;       // rows x splits x groups
   Divider by_groups;
 };
@@ -59,40 +58,37 @@ struct Params {
   Shape2 shape;
 };
 
+template <int kDim>
+constexpr int kPanels = kDim / kPanelColumns;
+
 struct alignas(1024) Panel {
   std::uint16_t at[kPanelRows * kPanelColumns];
 };
 
 template <int kDim>
 struct Smem {
-  static constexpr int kPanels = kDim / kPanelColumns;
-  static constexpr int kP = kDim == kValueDim ? 2 : 1;  // tiles of P; the longer key leaves room for one
-
-  Panel q[kPanels];
-  Panel keys[2][kPanels];                // later the merge's unnormalised output, float [64 heads][512]
-  Panel p[kP];                           // later the merge's weights, float [16][64]
-  alignas(16) std::uint32_t info[2][8];  // per tile and 8 tokens: valid bits, kLast
-  float rescale[2][kTileHeads];          // per tile of P
-  float finish[2][kTileHeads];           // per tile of P, a row's last: factor of the output
-  float ref[kTileHeads], sum[kTileHeads], top[kTileHeads];  // of this block's share, for the merge
-  std::int32_t last[2];
-  std::uint64_t q_full, full[2][2], free[2][2], p_full[2], p_free[2];
+  Panel q[kPanels<kDim>];
+  Panel keys[2][kPanels<kDim>];                          // later the merge's unnormalised output, float [64 heads][512]
+  Panel p;                                               // later the merge's weights, float [16][64]
+  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];  // records on their way
+  alignas(16) std::uint32_t info[2][8];                  // per tile and 8 tokens: valid bits, kLast
+  float rescale[kTileHeads];                             // what P V's sums so far are multiplied by
+  float finish[kTileHeads];                              // behind a row's last tile: factor of the output
+  alignas(8) Partial part[kTileHeads];                   // of this block's share, for the merge
+  std::int32_t last;                                     // P is a row's last
+  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free;
 };
 constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
 
-// Where this block stands: its cluster, its part in it, and what item `i` is to it.
+// Where this block stands: its cluster, its rank in it, and what item `i` is to it.
 struct Role {
   const Params& params;
   std::uint32_t rank, cluster, clusters;  // of this block in the cluster; of the cluster in the grid
-  int pair, pair_rank, split_rank;
 
-  __device__ Role(const Params& p, int blocks_per_pair) : params(p), pair(blocks_per_pair) {
-    const std::uint32_t size = pair * p.shape.rank_splits;
-    rank = size == 1 ? 0 : ptx::cluster_ctarank();
-    cluster = blockIdx.x / size;
-    clusters = gridDim.x / size;
-    pair_rank = static_cast<int>(rank) % pair;
-    split_rank = static_cast<int>(rank) / pair;
+  explicit __device__ Role(const Params& p) : params(p) {
+    rank = merges() ? ptx::cluster_ctarank() : 0;
+    cluster = merges() ? blockIdx.x / p.shape.rank_splits : blockIdx.x;
+    clusters = merges() ? gridDim.x / p.shape.rank_splits : gridDim.x;
   }
   __device__ std::uint32_t count() const { return params.shape.items; }
   __device__ std::uint32_t first() const { return cluster; }
@@ -100,13 +96,10 @@ struct Role {
   __device__ bool merges() const { return params.shape.rank_splits > 1; }
   // Nobody leaves while a neighbour may still reach into its shared memory.
   __device__ void leave() const {
-    if (pair * params.shape.rank_splits == 1) return;
+    if (!merges()) return;
     ptx::barrier_cluster_arrive_relaxed();
     ptx::barrier_cluster_wait();
   }
-  // The block with this split rank and our heads.
-  __device__ std::uint32_t peer(int split) const { return split * pair + pair_rank; }
-
   struct Item {
     std::int64_t token;
     int split, head, heads;  // first head of the block and how many it has
@@ -114,9 +107,9 @@ struct Role {
   __device__ Item item(std::uint32_t i) const {
     const std::uint32_t row = divide(i, params.shape.by_groups), group = i - row * params.shape.groups;
     const std::uint32_t token = divide(row, params.args.by_splits);
-    const int head = group * params.shape.group_heads + pair_rank * kTileHeads;
-    const int end = min(params.args.heads, static_cast<int>(group + 1) * params.shape.group_heads);
-    return {token, static_cast<int>(row - token * params.args.splits), head, min(kTileHeads, end - head)};
+    const int head = group * params.shape.group_heads;
+    return {token, static_cast<int>(row - token * params.args.splits), head,
+            min(params.shape.group_heads, params.args.heads - head)};
   }
   __device__ Share share(std::uint32_t i) const {
     const Args& args = params.args;
@@ -127,7 +120,7 @@ struct Role {
     if (args.source_count == 2) share.list[1] = part_of(args, 1, token, split);
     const std::int32_t count = share.list[0].count + share.list[1].count, by = params.shape.rank_splits;
     const std::int32_t chunk = by == 1 ? count : ((count + by - 1) / by + 7) / 8 * 8;
-    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * split_rank, std::int64_t{count})));
+    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * rank, std::int64_t{count})));
     share.end = count - share.begin > chunk ? share.begin + chunk : count;
     return share;
   }
@@ -141,92 +134,59 @@ struct Address {
   using S = Smem<kDim>;
   __device__ std::uint32_t q() const { return base; }
   __device__ std::uint32_t keys(int tile) const { return base + offsetof(S, keys) + tile * sizeof(S::keys[0]); }
-  __device__ std::uint32_t p(int tile) const { return base + offsetof(S, p) + tile * sizeof(Panel); }
+  __device__ std::uint32_t p() const { return base + offsetof(S, p); }
+  __device__ std::uint32_t aside() const { return base + offsetof(S, aside); }
   __device__ std::uint32_t info(int tile) const { return base + offsetof(S, info) + tile * sizeof(S::info[0]); }
   __device__ std::uint32_t q_full() const { return base + offsetof(S, q_full); }
   __device__ std::uint32_t full(int tile, int half) const { return base + offsetof(S, full) + (tile * 2 + half) * 8; }
   __device__ std::uint32_t free(int tile, int half) const { return base + offsetof(S, free) + (tile * 2 + half) * 8; }
-  __device__ std::uint32_t p_full(int tile) const { return base + offsetof(S, p_full) + tile * 8; }
-  __device__ std::uint32_t p_free(int tile) const { return base + offsetof(S, p_free) + tile * 8; }
+  __device__ std::uint32_t p_full() const { return base + offsetof(S, p_full); }
+  __device__ std::uint32_t p_free() const { return base + offsetof(S, p_free); }
 };
 
 // ---- convert: two warpgroups -------------------------------------------------------------------------------------------
 
-template <typename Format, int kPair>
+template <typename Format>
 __device__ void convert(const Role& role, Address<Format::kDim> at) {
   using Piece = Pieces<Format>;
   const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
-  // A pair's block converts its half of the tokens, its two warpgroups take turns at the tiles.
-  const Place place = kPair == 1 ? Place{8 * warp, 0} : Place{32 * role.pair_rank + 8 * (warp % 4), warp / 4};
-  const std::uint32_t other = kPair == 1 ? 0 : role.rank ^ 1;
-  const std::uint32_t far =
-      kPair == 1 ? 0 : ptx::map_to_rank(at.base, other) - at.base;  // to the other's shared memory
   const bool nan_to_zero = role.params.args.nan_to_zero;
 
-  Stream<Format, kPair, Role> stream(role.params.args, role, place);
-  Records<Format> records(place.row);
+  Stream<Format, Role> stream(role.params.args, role, 8 * warp);
+  Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   Unit unit = stream.next();
   records.load_scales(unit);
-  [&]<int... kPiece>(std::integer_sequence<int, kPiece...>) { (records.template load<kPiece>(unit), ...); }
-  (std::make_integer_sequence<int, Piece::kFlight>());
+  records.template load<0, Piece::kFlight>(unit);
   ptx::barrier_cluster_wait();  // barriers are initialised everywhere
 
-  std::uint32_t before = 0;  // tiles of earlier items
+  std::uint32_t use = 0;
   for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
-    const int tiles = role.share(item).tiles();
-    for (int t = place.first; t < tiles; t += kPair) {
-      const std::uint32_t use = before + t;
+    for (int left = role.share(item).tiles(); left > 0; --left, ++use) {
       const int tile = use % 2;
       const std::uint32_t parity = use / 2 % 2, keys = at.keys(tile);
       const Unit next = stream.next();
       records.use_scales();
       records.load_scales(next);
 
-      const auto publish = [&](int half, int bytes) {
+      // Converts pieces [kFrom, kTo), then asks for what their registers are free for.
+      const auto pieces = [&]<int kFrom, int kTo>(int half) {
+        ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
+        records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
+        if (half == 0 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
         ptx::fence_proxy_async_shared();
         __syncwarp();
-        if (lane == 0) {
-          if (kPair == 2 && warp % 4 == 0) {
-            ptx::mbarrier_arrive_expect_tx(at.full(tile, half), bytes);
-          } else {
-            ptx::mbarrier_arrive(at.full(tile, half));
-          }
+        if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
+        if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
+          records.template load<kFrom + Piece::kFlight, kTo + Piece::kFlight>(unit);
+        } else {
+          constexpr int kBack = Piece::kCount - Piece::kFlight;
+          records.template load<kFrom - kBack, kTo - kBack>(next);
         }
       };
-      const auto pieces = [&]<int kFrom, int... kOffset>(int half, std::integer_sequence<int, kFrom>,
-                                                         std::integer_sequence<int, kOffset...>) {
-        const auto store = [&](std::uint32_t offset, auto x) {
-          ptx::st_shared(keys + offset, x);
-          if constexpr (kPair == 2) ptx::st_async(keys + far + offset, x, at.full(tile, half) + far);
-        };
-        const auto one = [&]<int kPiece>() {
-          records.template convert<kPiece>(nan_to_zero, store);
-          constexpr int kNext = kPiece + Piece::kFlight;
-          if constexpr (kNext < Piece::kCount) {
-            records.template load<kNext>(unit);
-          } else {
-            records.template load<kNext - Piece::kCount>(next);
-          }
-        };
-        (one.template operator()<kFrom + kOffset>(), ...);
-      };
-
-      constexpr int kRowsSent = kTileTokens / 2, kLeftBytes = 2 * kValueDim / 2;
-      ptx::mbarrier_wait(at.free(tile, 0), parity ^ 1);
-      if (lane == 0) {
-        const std::uint32_t info = unit.valid | (t == tiles - 1 ? kLast : 0), to = at.info(tile) + place.row / 8 * 4;
-        asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(info) : "memory");
-        if constexpr (kPair == 2) ptx::st_async(to + far, info, at.full(tile, 0) + far);
-      }
-      pieces(0, std::integer_sequence<int, 0>(), std::make_integer_sequence<int, Piece::kLeft>());
-      publish(0, kRowsSent * kLeftBytes + 4 * 4);
-      ptx::mbarrier_wait(at.free(tile, 1), parity ^ 1);
-      pieces(1, std::integer_sequence<int, Piece::kLeft>(),
-             std::make_integer_sequence<int, Piece::kCount - Piece::kLeft>());
-      publish(1, kRowsSent * (2 * Format::kDim - kLeftBytes));
+      pieces.template operator()<0, Piece::kLeft>(0);
+      pieces.template operator()<Piece::kLeft, Piece::kCount>(1);
       unit = next;
     }
-    before += tiles;
     if (role.merges()) {  // the tiles hold outputs until every block has read them
       ptx::barrier_cluster_arrive_relaxed();
       ptx::barrier_cluster_wait();
@@ -251,6 +211,21 @@ struct Rows {
       : at{thread / 32 * 16 + thread % 32 / 4, thread / 32 * 16 + thread % 32 / 4 + 8} {}
 };
 
+// Lane q's x[k] becomes lane k's x[q] among four neighbours.
+__device__ void transpose_quad(std::uint32_t (&x)[4]) {
+  const int lane = threadIdx.x;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool high = lane & bit;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k & bit) continue;
+      const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[k] : x[k + bit], bit);
+      (high ? x[k] : x[k + bit]) = theirs;
+    }
+  }
+}
+
 // Writes one half of the output from its fragment: kHalf 0 is the left half.
 template <int kHalf, int kDim>
 __device__ void write_half(const Role& role, std::uint32_t i, Smem<kDim>& smem, Address<kDim> at, float (&o)[128],
@@ -262,10 +237,10 @@ __device__ void write_half(const Role& role, std::uint32_t i, Smem<kDim>& smem, 
   const int column = kHalf * (kValueDim / 2) + thread % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = rows.at[r];
-    if (row >= item.heads) continue;
-    const int head = item.head + row;
+    const int row = rows.at[r], head = item.head + row;
+    const bool real = row < item.heads;
     if (role.merges()) {
+      if (!real) continue;
       // merge_offset() of columns 32a + 8b + ...: what depends on the row stays in four addresses.
       const std::uint32_t to = ptx::opaque(at.keys(0) + merge_offset(row, 0) - (row % 4 * 32) + column * 4);
 #pragma unroll
@@ -274,22 +249,30 @@ __device__ void write_half(const Role& role, std::uint32_t i, Smem<kDim>& smem, 
 #pragma unroll
         for (int a = 0; a < 8; ++a) {
           const int k = 4 * (4 * a + b) + 2 * r;
-          ptx::st_shared(to_b + a * 128, float2{o[k], o[k + 1]});
+          ptx::st_shared(to_b + a * 128, float2{o[k] * factor[r], o[k + 1] * factor[r]});
         }
       }
     } else if (args.partial) {
+      if (!real) continue;
       float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
 #pragma unroll
       for (int j = 0; j < 32; ++j) {
         *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]};
       }
     } else {
-      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + column;
+      // Four lanes hold two of every eight columns; after the exchange each holds all eight of one group in four.
       const bool zero = factor[r] == 0;  // of whatever the sums hold
+      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + kHalf * (kValueDim / 2);
 #pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        const float a = o[4 * j + 2 * r] * factor[r], b = o[4 * j + 2 * r + 1] * factor[r];
-        *reinterpret_cast<std::uint32_t*>(to + 8 * j) = zero ? 0 : ptx::cvt_bf16x2(a, b);
+      for (int j = 0; j < 32; j += 4) {
+        std::uint32_t x[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int from = 4 * (j + k) + 2 * r;
+          x[k] = zero ? 0 : ptx::cvt_bf16x2(o[from] * factor[r], o[from + 1] * factor[r]);
+        }
+        transpose_quad(x);
+        if (real) *reinterpret_cast<uint4*>(to + 8 * (j + thread % 4)) = {x[0], x[1], x[2], x[3]};
       }
     }
   }
@@ -310,78 +293,66 @@ __device__ void merge(const Role& role, std::uint32_t i, Smem<kDim>& smem, Addre
   ptx::barrier_cluster_wait();
 
   constexpr int kQuads = kValueDim / 4;
-  const int quads = item.heads * kQuads, begin = quads * role.split_rank / splits,
-            end = quads * (role.split_rank + 1) / splits;
+  const int quads = item.heads * kQuads, begin = quads * role.rank / splits, end = quads * (role.rank + 1) / splits;
   const int first_head = begin / kQuads, heads = (end + kQuads - 1) / kQuads - first_head;
-  float* weights = reinterpret_cast<float*>(smem.p);  // [split][head of ours]
-  if (thread < heads) {
-    const int row = first_head + thread;
-    const auto remote = [&](const float* mine, int split) {
-      return ptx::ld_shared_cluster(ptx::map_to_rank(ptx::smem_address(mine + row), role.peer(split)));
-    };
-    float ref = -kInfinity, top = -kInfinity, sum = 0;
+  auto* parts = reinterpret_cast<Partial*>(&smem.p);  // [split][head of ours]
+  for (int split = thread / kTileHeads; split < splits; split += 2 * kWarpgroup / kTileHeads) {
+    const int head = thread % kTileHeads;
+    if (head >= heads) continue;
+    const std::uint32_t from = ptx::smem_address(&smem.part[first_head + head]);
+    const float2 part = ptx::ld_shared_cluster2(ptx::map_to_rank(from, split));
+    parts[split * kTileHeads + head] = {part.x, part.y};
+  }
+  ptx::bar_sync<1, 2 * kWarpgroup>();
+  if (thread < heads) {  // weights in place of the maxima
+    Partial* mine = parts + thread;
+    float top = -kInfinity, sum = 0;
+    for (int s = 0; s < splits; ++s) top = fmaxf(top, mine[s * kTileHeads].m);
     for (int s = 0; s < splits; ++s) {
-      top = fmaxf(top, remote(smem.top, s));
-      ref = fmaxf(ref, remote(smem.sum, s) != 0 ? remote(smem.ref, s) : -kInfinity);
+      Partial& part = mine[s * kTileHeads];
+      part.m = part.l != 0 ? merge_weight(part.m, top) : 0;
+      sum += part.l != 0 ? part.m * part.l : 0;
     }
-    for (int s = 0; s < splits; ++s) {
-      const float l = remote(smem.sum, s), weight = l != 0 ? merge_weight(remote(smem.ref, s), ref) : 0;
-      weights[s * kTileHeads + thread] = weight;
-      if (l != 0) sum += weight * l;
-    }
-    const Finish end_of_row = finish(ref, sum, args.sink ? args.sink[item.head + row] : -kInfinity);
-    for (int s = 0; s < splits; ++s) weights[s * kTileHeads + thread] *= end_of_row.scale;
-    if (row * kQuads >= begin) write_row(args, item.token, item.head + row, end_of_row.lse, top);
+    const int row = first_head + thread, head = item.head + row;
+    const Finish end_of_row = finish(top, sum, args.sink ? args.sink[head] : -kInfinity);
+    for (int s = 0; s < splits; ++s) mine[s * kTileHeads].m *= end_of_row.scale;
+    if (row * kQuads >= begin) write_row(args, item.token, head, end_of_row.lse, top);
   }
   ptx::bar_sync<1, 2 * kWarpgroup>();
   for (int quad = begin + thread; quad < end; quad += 2 * kWarpgroup) {
     const int row = quad / kQuads, column = quad % kQuads;
     const std::uint32_t from = at.keys(0) + merge_offset(row, column);
     float4 sum{};
-#pragma unroll 4
+#pragma unroll 8
     for (int s = 0; s < splits; ++s) {
-      const float weight = weights[s * kTileHeads + row - first_head];
-      const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, role.peer(s)));
-      if (weight == 0) continue;
-      sum.x += weight * x.x;
-      sum.y += weight * x.y;
-      sum.z += weight * x.z;
-      sum.w += weight * x.w;
+      const float weight = parts[s * kTileHeads + row - first_head].m;
+      const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, s));
+      sum.x += weight == 0 ? 0 : weight * x.x;
+      sum.y += weight == 0 ? 0 : weight * x.y;
+      sum.z += weight == 0 ? 0 : weight * x.z;
+      sum.w += weight == 0 ? 0 : weight * x.w;
     }
     std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + row) + 4 * column;
-    reinterpret_cast<std::uint32_t*>(to)[0] = ptx::cvt_bf16x2(sum.x, sum.y);
-    reinterpret_cast<std::uint32_t*>(to)[1] = ptx::cvt_bf16x2(sum.z, sum.w);
+    *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(sum.x, sum.y), ptx::cvt_bf16x2(sum.z, sum.w)};
   }
   ptx::barrier_cluster_arrive_relaxed();  // what we read may be overwritten
   ptx::barrier_cluster_wait();
 }
 
-// A tile's half is used: its converters, in a pair those of both blocks, may overwrite it.
-template <int kPair>
-__device__ void release(std::uint32_t barrier, const Role& role) {
-  if (threadIdx.x % 32 != 0) return;
-  ptx::mbarrier_arrive(barrier);
-  if constexpr (kPair == 2) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(barrier, role.rank ^ 1));
-}
-
-template <int kPair>
-__device__ void wait_full(std::uint32_t barrier, std::uint32_t parity) {
-  if constexpr (kPair == 2) {
-    ptx::mbarrier_wait_cluster(barrier, parity);
-    ptx::fence_proxy_async();
-  } else {
-    ptx::mbarrier_wait(barrier, parity);
-  }
+// A tile's half is used: its converters may overwrite it. One arrival a warp.
+__device__ void release(std::uint32_t barrier) {
+  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
 }
 
 // O += P V: 64 heads by 256 value dims, from the panels at `v` on.
 __device__ void start_product(float (&o)[128], std::uint32_t p, std::uint32_t v) {
+  const std::uint32_t a = along_rows(p), b = down_columns(v);
   ptx::wgmma_touch(o);
   ptx::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < kTileTokens / 16; ++step) {
-    ptx::wgmma_m64n128k16<1, 0>(o, along_rows(p, step), down_columns(v, step), true);
-    ptx::wgmma_m64n128k16<1, 64>(o, along_rows(p, step), down_columns(v + 2 * kPanelBytes, step), true);
+    ptx::wgmma_m64n128k16<1, 0>(o, a + column_step(step), b + row_step(step), true);
+    ptx::wgmma_m64n128k16<1, 64>(o, a + column_step(step), b + row_step(step) + (2 * kPanelBytes >> 4), true);
   }
   ptx::wgmma_commit_group();
 }
@@ -394,9 +365,8 @@ __device__ void rescale_rows(float (&o)[128], const float (&by)[2]) {
 
 // ---- values: one warpgroup -----------------------------------------------------------------------------------------------
 
-template <int kPair, int kDim>
+template <int kDim>
 __device__ void values(const Role& role, Smem<kDim>& smem, Address<kDim> at) {
-  using S = Smem<kDim>;
   ptx::barrier_cluster_wait();
   const Rows rows(threadIdx.x % kWarpgroup);
   float o[128];
@@ -406,18 +376,19 @@ __device__ void values(const Role& role, Smem<kDim>& smem, Address<kDim> at) {
     for (int k = 0; k < 128; ++k) o[k] = 0;
     float factor[2] = {0, 0};
     for (bool last = false; !last; ++use) {
-      const int tile = use % 2, p_tile = use % S::kP;
-      ptx::mbarrier_wait(at.p_full(p_tile), use / S::kP % 2);
-      wait_full<kPair>(at.full(tile, 1), use / 2 % 2);
-      last = smem.last[p_tile] != 0;
-      const float rescale[2] = {smem.rescale[p_tile][rows.at[0]], smem.rescale[p_tile][rows.at[1]]};
-      if (last) factor[0] = smem.finish[p_tile][rows.at[0]], factor[1] = smem.finish[p_tile][rows.at[1]];
+      const int tile = use % 2;
+      const std::uint32_t keys = ptx::uniform(at.keys(tile));
+      ptx::mbarrier_wait(at.p_full(), use % 2);
+      ptx::mbarrier_wait(at.full(tile, 1), use / 2 % 2);
+      last = smem.last != 0;
+      const float rescale[2] = {smem.rescale[rows.at[0]], smem.rescale[rows.at[1]]};
+      if (last) factor[0] = smem.finish[rows.at[0]], factor[1] = smem.finish[rows.at[1]];
       rescale_rows(o, rescale);
-      start_product(o, at.p(p_tile), at.keys(tile) + 4 * kPanelBytes);
+      start_product(o, at.p(), keys + 4 * kPanelBytes);
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(at.p_free(p_tile));
-      release<kPair>(at.free(tile, 1), role);
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(at.p_free());
+      release(at.free(tile, 1));
     }
     if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
     write_half<1>(role, item, smem, at, o, factor);
@@ -432,8 +403,8 @@ template <int kDim>
 __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map, Address<kDim> at) {
   const auto item = role.item(ptx::opaque(i));
   const int box_heads = min(kTileHeads, role.params.shape.group_heads);
-  ptx::mbarrier_arrive_expect_tx(at.q_full(), Smem<kDim>::kPanels * box_heads * kPanelRowBytes);
-  for (int panel = 0; panel < Smem<kDim>::kPanels; ++panel) {
+  ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<kDim> * box_heads * kPanelRowBytes);
+  for (int panel = 0; panel < kPanels<kDim>; ++panel) {
     ptx::cp_async_bulk_tensor_3d(at.q() + panel * kPanelBytes, map, panel * kPanelColumns, item.head,
                                  static_cast<int>(item.token), at.q_full());
   }
@@ -488,8 +459,7 @@ struct Softmax {
 
 // Behind a row's last tile: what the row's sums mean, to wherever this launch wants them, and the factor of its output.
 template <int kDim>
-__device__ void finish_rows(const Role& role, std::uint32_t i, Smem<kDim>& smem, float (&factors)[kTileHeads],
-                            const Softmax& softmax) {
+__device__ void finish_rows(const Role& role, std::uint32_t i, Smem<kDim>& smem, const Softmax& softmax) {
   const Args& args = role.params.args;
   const auto item = role.item(ptx::opaque(i));
   const Rows rows(threadIdx.x);
@@ -501,26 +471,25 @@ __device__ void finish_rows(const Role& role, std::uint32_t i, Smem<kDim>& smem,
     const float ref = softmax.ref[r], top = softmax.top[r];
     const int row = rows.at[r], head = item.head + row;
     if (threadIdx.x % 4 != 0) continue;
-    if (role.merges()) {
-      smem.ref[row] = ref, smem.sum[row] = sum, smem.top[row] = top;
-    } else if (row < item.heads) {
-      if (args.partial) {
-        const float factor = top == -kInfinity ? 1 : ptx::ex2(ref - top);
+    if (role.merges() || args.partial) {
+      const float factor = top == -kInfinity ? 1 : ptx::ex2(ref - top);
+      smem.finish[row] = factor;
+      if (role.merges()) {
+        smem.part[row] = {top, sum * factor};
+      } else if (row < item.heads) {
         const std::int64_t to = partial_at(args, item.token, item.split, head);
         args.partials.m[to] = top, args.partials.l[to] = sum * factor;
-        factors[row] = factor;
-      } else {
-        const Finish end = finish(ref, sum, args.sink ? args.sink[head] : -kInfinity);
-        write_row(args, item.token, head, end.lse, top);
-        factors[row] = end.scale;
       }
+    } else if (row < item.heads) {
+      const Finish end = finish(ref, sum, args.sink ? args.sink[head] : -kInfinity);
+      write_row(args, item.token, head, end.lse, top);
+      smem.finish[row] = end.scale;
     }
   }
 }
 
-template <int kPair, int kDim>
+template <int kDim>
 __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, const CUtensorMap* q_map) {
-  using S = Smem<kDim>;
   constexpr int kSteps = kDim / 16, kLeftSteps = kValueDim / 2 / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Rows rows(threadIdx.x);
@@ -537,28 +506,29 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
     ptx::mbarrier_wait(at.q_full(), q_parity);
     q_parity ^= 1;
     for (bool first = true, last = false; !last; first = false, ++use) {
-      const std::uint32_t tile = use % 2, parity = use / 2 % 2, p_tile = use % S::kP;
+      const std::uint32_t tile = use % 2, parity = use / 2 % 2, keys = ptx::uniform(at.keys(tile));
+      const std::uint32_t a = along_rows(at.q()), b = along_rows(keys);
 
       float s[32];
       // S = Q K^T, in two halves of the sum as the converters finish them, behind the P V of the tile before.
-      wait_full<kPair>(at.full(tile, 0), parity);
+      ptx::mbarrier_wait(at.full(tile, 0), parity);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kLeftSteps; ++step) {
-        ptx::wgmma_m64n64k16<0>(s, along_rows(at.q(), step), along_rows(at.keys(tile), step), step > 0);
+        ptx::wgmma_m64n64k16<0>(s, a + column_step(step), b + column_step(step), step > 0);
       }
-      wait_full<kPair>(at.full(tile, 1), parity);
+      ptx::mbarrier_wait(at.full(tile, 1), parity);
 #pragma unroll
       for (int step = kLeftSteps; step < kSteps; ++step) {
-        ptx::wgmma_m64n64k16<0>(s, along_rows(at.q(), step), along_rows(at.keys(tile), step), true);
+        ptx::wgmma_m64n64k16<0>(s, a + column_step(step), b + column_step(step), true);
       }
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(s);
       ptx::wgmma_touch(o);
       if (!first) {
-        release<kPair>(at.free(tile ^ 1, 0), role);
-        if (lane == 0) ptx::mbarrier_arrive(at.p_full((use - 1) % S::kP));  // its product runs under this softmax
+        release(at.free(tile ^ 1, 0));
+        if (lane == 0) ptx::mbarrier_arrive(at.p_full());  // its product runs under this softmax
       }
 
       const auto* info = reinterpret_cast<const uint4*>(smem.info[tile]);
@@ -574,31 +544,30 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
                    (high.x & 0xff) | (high.y & 0xff) << 8 | (high.z & 0xff) << 16 | high.w << 24, rescale);
 
       // P, what it does to the sums so far and, behind the last tile, the row's end, for `values`.
-      ptx::mbarrier_wait(at.p_free(p_tile), (use / S::kP % 2) ^ 1);
+      ptx::mbarrier_wait(at.p_free(), (use % 2) ^ 1);
       const std::uint32_t row = warp * 16 + lane % 16;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float* x = s + 8 * k;
-        ptx::stmatrix_x4(at.p(p_tile) + chunk_offset(row, 2 * k + lane / 16), ptx::cvt_bf16x2(x[0], x[1]),
+        ptx::stmatrix_x4(at.p() + chunk_offset(row, 2 * k + lane / 16), ptx::cvt_bf16x2(x[0], x[1]),
                          ptx::cvt_bf16x2(x[2], x[3]), ptx::cvt_bf16x2(x[4], x[5]), ptx::cvt_bf16x2(x[6], x[7]));
       }
-      if (threadIdx.x == 0) smem.last[p_tile] = last;
+      if (threadIdx.x == 0) smem.last = last;
       if (lane % 4 == 0) {
-        smem.rescale[p_tile][rows.at[0]] = rescale[0];
-        smem.rescale[p_tile][rows.at[1]] = rescale[1];
+        smem.rescale[rows.at[0]] = rescale[0];
+        smem.rescale[rows.at[1]] = rescale[1];
       }
-      if (last) finish_rows(role, i, smem, smem.finish[p_tile], softmax);
+      if (last) finish_rows(role, i, smem, softmax);
       ptx::fence_proxy_async_shared();
       ptx::bar_sync<2, kWarpgroup>();  // the product reads every warp's P
-      if (last && lane == 0) ptx::mbarrier_arrive(at.p_full(p_tile));
+      if (last && lane == 0) ptx::mbarrier_arrive(at.p_full());
       rescale_rows(o, rescale);
-      start_product(o, at.p(p_tile), at.keys(tile));
+      start_product(o, at.p(), keys);
     }
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_touch(o);
-    release<kPair>(at.free((use - 1) % 2, 0), role);
-    const std::uint32_t p_tile = (use - 1) % S::kP;  // ours: no other warpgroup writes there
-    const float factor[2] = {smem.finish[p_tile][rows.at[0]], smem.finish[p_tile][rows.at[1]]};
+    release(at.free((use - 1) % 2, 0));
+    const float factor[2] = {smem.finish[rows.at[0]], smem.finish[rows.at[1]]};
     if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();
     write_half<0>(role, i, smem, at, o, factor);
     if (role.merges()) merge(role, i, smem, at);
@@ -607,14 +576,14 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------------
 
-template <typename Format, int kPair>
+template <typename Format>
 __global__ void __launch_bounds__(kThreads, 1)
     decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   using S = Smem<Format::kDim>;
   S& smem = *reinterpret_cast<S*>(shared);
   const Address<Format::kDim> at(smem);
-  const Role role(params, kPair);
+  const Role role(params);
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 
   if (threadIdx.x == 0) {
@@ -622,12 +591,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     ptx::mbarrier_init(at.q_full(), 1);
     for (int tile = 0; tile < 2; ++tile) {
       for (int half = 0; half < 2; ++half) {
-        ptx::mbarrier_init(at.full(tile, half), kPair == 1 ? 8 : 4);
-        ptx::mbarrier_init(at.free(tile, half), 4 * kPair);
+        ptx::mbarrier_init(at.full(tile, half), kConverters / 32);
+        ptx::mbarrier_init(at.free(tile, half), kWarpgroup / 32);
       }
-      ptx::mbarrier_init(at.p_full(tile), 4);
-      ptx::mbarrier_init(at.p_free(tile), 4);
     }
+    ptx::mbarrier_init(at.p_full(), kWarpgroup / 32);
+    ptx::mbarrier_init(at.p_free(), kWarpgroup / 32);
     ptx::fence_mbarrier_init();
   }
   __syncwarp();
@@ -636,15 +605,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   if (warpgroup == 0) {
     ptx::setmaxnreg_inc<kScoresRegisters>();
-    scores<kPair>(role, smem, at, &q_map);
+    scores(role, smem, at, &q_map);
     role.leave();
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_inc<kValuesRegisters>();
-    values<kPair>(role, smem, at);
+    values(role, smem, at);
     role.leave();
   } else {
     ptx::setmaxnreg_dec<kConvertRegisters>();
-    convert<Format, kPair>(role, at);
+    convert<Format>(role, at);
     role.leave();
   }
 }
@@ -654,25 +623,23 @@ __global__ void __launch_bounds__(kThreads, 1)
 using Kernel = void (*)(Params, CUtensorMap);
 
 // bf16 and packed_bf16 are one format here; the kernels are listed at this place alone.
-template <int kPair>
 Kernel kernel_of(pasa_kv_format format) {
   switch (format) {
     case PASA_KV_FP8_DS_MLA:
-      return decode<Fp8DsMla, kPair>;
+      return decode<Fp8DsMla>;
     case PASA_KV_FP8_V32:
-      return decode<Fp8V32, kPair>;
+      return decode<Fp8V32>;
     case PASA_KV_FP8_E4M3FN:
-      return decode<UniformFp8<Fp8::kE4m3fn>, kPair>;
+      return decode<UniformFp8<Fp8::kE4m3fn>>;
     case PASA_KV_FP8_E4M3FNUZ:
-      return decode<UniformFp8<Fp8::kE4m3fnuz>, kPair>;
+      return decode<UniformFp8<Fp8::kE4m3fnuz>>;
     case PASA_KV_BF16:
     case PASA_KV_PACKED_BF16:
-      return decode<Bf16<512>, kPair>;
+      return decode<Bf16<512>>;
     default:
       return nullptr;
   }
 }
-Kernel kernel_of(pasa_kv_format format, int pair) { return pair == 1 ? kernel_of<1>(format) : kernel_of<2>(format); }
 
 std::size_t shared_bytes(int dim) { return dim == kValueDim ? sizeof(Smem<kValueDim>) : sizeof(Smem<kMaxDim>); }
 
@@ -690,7 +657,7 @@ std::string decline(const Problem& problem) {
     const std::string name = s == 0 ? "kv" : "extra_kv";
     const Source& source = problem.sources[s];
     const pasa_kv_format format = problem.source[s].format;
-    if (kernel_of(format, 1) == nullptr || (layout_of(format) == PASA_KV_BF16 && problem.dim != kValueDim)) {
+    if (kernel_of(format) == nullptr || (layout_of(format) == PASA_KV_BF16 && problem.dim != kValueDim)) {
       return concat(name, " is ", find_format(format)->name, " with D = ", problem.dim,
                     ", which this kernel does not read");
     }
@@ -706,8 +673,8 @@ std::string decline(const Problem& problem) {
   if (!is_multiple(problem.q, 16) || (problem.tokens > 1 && stride[0] % 8) || (problem.heads > 1 && stride[1] % 8)) {
     return "q's address or strides are no multiple of 16 bytes, which the copy engine needs";
   }
-  if (!is_multiple(problem.out, 4) || problem.out_stride[0] % 2 || problem.out_stride[1] % 2) {
-    return "out's address or strides are no multiple of 4 bytes";
+  if (!is_multiple(problem.out, 16) || problem.out_stride[0] % 8 || problem.out_stride[1] % 8) {
+    return "out's address or strides are no multiple of 16 bytes, the width of a store";
   }
   if (problem.tokens * std::max(1, problem.splits) * ((problem.heads + 15) / 16) > INT32_MAX / 2)
     return "too many rows";
@@ -715,12 +682,12 @@ std::string decline(const Problem& problem) {
 }
 
 struct Detail {
-  int pair, group_heads, rank_splits;
+  int group_heads, rank_splits;
   std::int64_t clusters;  // at most, of a launch
 };
 
 cudaLaunchConfig_t launch_config(const Detail& detail, int dim, std::int64_t clusters, cudaLaunchAttribute& attribute) {
-  const auto size = static_cast<unsigned>(detail.pair * detail.rank_splits);
+  const auto size = static_cast<unsigned>(detail.rank_splits);
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = size;
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
@@ -734,7 +701,7 @@ cudaLaunchConfig_t launch_config(const Detail& detail, int dim, std::int64_t clu
 
 // Clusters of this shape that the device runs at once.
 std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
-  const auto kernel = reinterpret_cast<const void*>(kernel_of(problem.source[0].format, detail.pair));
+  const auto kernel = reinterpret_cast<const void*>(kernel_of(problem.source[0].format));
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(shared_bytes(problem.dim))),
         "cudaFuncSetAttribute");
@@ -755,28 +722,21 @@ Detail choose_shape(const Problem& problem) {
   for (int s = 0; s < problem.source_count; ++s) keys += problem.average_keys(s);
   Detail best{};
   double least = 0;
-  const auto consider = [&](int pair, int group_heads, int rank_splits) {
-    Detail detail{pair, group_heads, rank_splits, 0};
-    detail.clusters = active_clusters(problem, detail);
-    if (detail.clusters == 0) return;
-    const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
-    const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
-    const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
-    const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
-    const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-    const double merge = rank_splits == 1 ? 0 : 2000 + 60.0 * group_heads / pair;
-    const double cost =
-        static_cast<double>(rounds) * (4000 + (pair == 2 ? 2500 : 2700) * tiles + merge + 10.0 * group_heads);
-    if (best.clusters == 0 || cost < least) best = detail, least = cost;
-  };
-  for (const int pair : {1, 2}) {
-    if (pair == 2 && problem.heads <= kTileHeads) continue;
-    for (int group_heads = pair * kTileHeads; group_heads >= (pair == 2 ? 128 : 16); group_heads /= 2) {
-      if (pair == 1 && group_heads / 2 >= problem.heads && group_heads > 16) continue;
-      for (int rank_splits = 1; pair * rank_splits <= kMaxCluster; rank_splits *= 2) {
-        if (rank_splits > 1 && problem.splits > 1) break;  // the caller cuts the rows
-        consider(pair, group_heads, rank_splits);
-      }
+  for (int group_heads = kTileHeads; group_heads >= 16; group_heads /= 2) {
+    if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
+    for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
+      if (rank_splits > 1 && problem.splits > 1) break;  // the caller cuts the rows
+      Detail detail{group_heads, rank_splits, 0};
+      detail.clusters = active_clusters(problem, detail);
+      if (detail.clusters == 0) continue;
+      const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
+      const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
+      const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
+      const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
+      const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
+      const double merge = rank_splits == 1 ? 0 : 2000 + 60.0 * group_heads;
+      const double cost = static_cast<double>(rounds) * (4000 + 2700 * tiles + merge + 10.0 * group_heads);
+      if (best.clusters == 0 || cost < least) best = detail, least = cost;
     }
   }
   require(PASA_ERROR_INTERNAL, best.clusters > 0, "no launch shape of decode_sm90 fits the device");
@@ -790,8 +750,8 @@ void plan(const Problem& problem, Plan& plan) {
   const bool given = problem.skip_reduce && plan.splits > 1;
   plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(problem.tokens, plan.splits, problem.heads) : 0;
   plan.detail = std::make_shared<Detail>(detail);
-  plan.summary = concat(detail.group_heads, " heads x 64 keys, clusters of ", detail.pair, " x ", detail.rank_splits,
-                        ", splits ", plan.splits);
+  plan.summary =
+      concat(detail.group_heads, " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);
 }
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -841,7 +801,7 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
     cudaLaunchAttribute attribute{};
     cudaLaunchConfig_t config = launch_config(detail, problem.dim, std::min(items, detail.clusters), attribute);
     config.stream = static_cast<cudaStream_t>(stream);
-    check(cudaLaunchKernelEx(&config, kernel_of(problem.source[0].format, detail.pair), params,
+    check(cudaLaunchKernelEx(&config, kernel_of(problem.source[0].format), params,
                              make_q_map(problem, std::min(kTileHeads, detail.group_heads))),
           "decode_sm90");
   }

@@ -22,6 +22,9 @@
 
 namespace pasa::cuda {
 
+constexpr int kConverters = 256;  // threads
+constexpr int kAsideStride = 16 * kConverters;
+
 // How a format's record falls into 16-byte pieces: lane j (of a token's four) takes of every panel's codes bytes
 // [16j, 16j + 16), of its 16-bit words two pieces.
 template <typename Format>
@@ -32,6 +35,8 @@ struct Pieces {
   // Pieces in flight: the whole record where it fits the registers, else half of it.
   static constexpr int kFlight = kCount <= 10 ? kCount : kCount / 2;
   static constexpr int kLeft = kCodes ? 4 : 8;  // pieces that make panels 0 to 3
+  // Pieces that wait in shared memory, not in registers: see Records. The 576-dim key leaves no room for any.
+  static constexpr int kAside = Format::kDim == kValueDim && kFlight == kCount ? kCount - kLeft : 0;
   static_assert(kPanels == Format::kDim / kPanelColumns && (kCodes == 0 || kCodes >= 4));
 
   static constexpr int panel(int piece) { return piece < kCodes ? piece : kCodes + (piece - kCodes) / 2; }
@@ -39,11 +44,12 @@ struct Pieces {
 
 // ---- e4m3 to bf16 ------------------------------------------------------------------------------------------------------
 
-// Two codes in place: bf16 pair of value * 2^-120. Bytes 0 and 1 of `word`, or 2 and 3.
-template <int kPair>
+// Two codes in place: bf16 pair of value * 2^-120. kHigh: bytes 2 and 3 of `word`, else 0 and 1.
+template <bool kHigh>
 __device__ inline std::uint32_t place(std::uint32_t word) {
   // Each byte with its sign spread over the byte above, moved up by 4: sssssseeeemmm0000, of which one s counts.
-  return (ptx::prmt < kPair ? 0xb3a2 : 0x9180 > (word) << 4) & 0x87f087f0u;
+  constexpr std::uint32_t kSelector = kHigh ? 0xb3a2 : 0x9180;
+  return (ptx::prmt<kSelector>(word) << 4) & 0x87f087f0u;
 }
 
 // Non-zero if one of the four codes is NaN.
@@ -56,8 +62,8 @@ __device__ inline std::uint32_t nan_codes(std::uint32_t word) {
 // What multiplies a placed pair: `high` + `low`, each twice; low is 0 for power-of-two scales and then unused.
 struct Multiplier {
   std::uint32_t high, low;
-  bool plain;   // within the fast arithmetic
-  float scale;  // for the other case
+  std::uint32_t slow;  // non-zero: beyond the fast arithmetic
+  float scale;         // for that case
 };
 
 // The bias that placing adds: 2^120, or 2^119 where the same bits mean half the value.
@@ -65,14 +71,14 @@ constexpr int bias_of(Fp8 flavour) { return flavour == Fp8::kE4m3fn ? 120 : 119;
 
 __device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) {
   // bf16 exponent field byte + 120: within range up to byte 134, a scale of 128.
-  return {byte * 0x00800080u + 0x3c003c00u, 0, byte <= 134, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
+  return {byte * 0x00800080u + 0x3c003c00u, 0, byte > 134, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
 }
 
 __device__ inline Multiplier float_multiplier(float scale, Fp8 flavour) {
   const float lifted = scale * __uint_as_float(static_cast<std::uint32_t>(bias_of(flavour) + 127) << 23);
   const std::uint32_t high = ptx::cvt_bf16x2(lifted, lifted);
   const float rest = lifted - __uint_as_float(high << 16);
-  return {high, ptx::cvt_bf16x2(rest, rest), fabsf(scale) < 128.0f, scale};
+  return {high, ptx::cvt_bf16x2(rest, rest), !(fabsf(scale) < 128.0f), scale};
 }
 
 // One code by the definition.
@@ -101,12 +107,6 @@ struct Share {
 
 // ---- the stream of a warp's tokens ---------------------------------------------------------------------------------------
 
-// A warp's place in the grid of tiles: its 8 tokens start at row `row` of every kStep-th tile, from tile `first` of each
-// item on.
-struct Place {
-  int row, first;
-};
-
 // One tile's 8 tokens of a warp, as its lanes see it: four lanes a token.
 struct Unit {
   const std::uint8_t* record;  // nullptr: no such token, or an invalid index
@@ -115,12 +115,12 @@ struct Unit {
   std::uint32_t valid;         // bit per token
 };
 
-// Yields a warp's units item after item. `Work` tells the items: count(), first(), step(), share(item).
-template <typename Format, int kStep, typename Work>
+// Yields a warp's units, 8 tokens from row `row` of every tile on, item after item. `Work` tells the items: count(), first(), step(), share(item).
+template <typename Format, typename Work>
 class Stream {
  public:
-  __device__ Stream(const Args& args, const Work& work, Place place)
-      : args_(args), work_(work), place_(place), item_(work.first()) {
+  __device__ Stream(const Args& args, const Work& work, int row)
+      : args_(args), work_(work), row_(row), item_(work.first()) {
     if (item_ < work_.count()) open();
     request();
   }
@@ -149,20 +149,19 @@ class Stream {
  private:
   __device__ void open() {
     share_ = work_.share(item_);
-    const int tiles = share_.tiles();
-    left_ = tiles > place_.first ? (tiles - place_.first + kStep - 1) / kStep : 0;
-    position_ = share_.begin + place_.first * kPanelRows + place_.row;
+    left_ = share_.tiles();
+    position_ = share_.begin + row_;
   }
 
   // Loads the indices of the next four units; lane l's is that of unit l / 8, token l % 8.
   __device__ void request() {
-    while (left_ == 0 && item_ < work_.count()) {
+    if (left_ == 0 && item_ < work_.count()) {
       item_ += work_.step();
       if (item_ < work_.count()) open();
     }
     asked_count_ = left_ < 4 ? left_ : 4;
     const int lane = threadIdx.x % 32, mine = lane / 8;
-    const std::int32_t at = position_ + mine * kStep * kPanelRows + lane % 8;
+    const std::int32_t at = position_ + mine * kPanelRows + lane % 8;
     asked_ = -1;
     asked_source_ = at >= share_.list[0].count;
     if (mine < asked_count_ && at < share_.end) {
@@ -170,7 +169,7 @@ class Stream {
           __ldg(asked_source_ ? share_.list[1].indices + (at - share_.list[0].count) : share_.list[0].indices + at);
     }
     left_ -= asked_count_;
-    position_ += 4 * kStep * kPanelRows;
+    position_ += 4 * kPanelRows;
   }
 
   // Turns the indices asked for into addresses.
@@ -189,7 +188,7 @@ class Stream {
 
   const Args& args_;
   const Work& work_;
-  const Place place_;
+  const int row_;
   std::uint32_t item_;
   Share share_{};
   int left_ = 0;  // units of this item not yet asked for
@@ -202,15 +201,18 @@ class Stream {
   uint2 tail_{};
 };
 
-// ---- a record's pieces in registers --------------------------------------------------------------------------------------
+// ---- a record's pieces on their way --------------------------------------------------------------------------------------
 
-// A warp's tokens between memory and the tile: kFlight pieces of the unit that is loaded, its scales.
+// A warp's tokens between memory and the tile: the pieces of the unit that is loaded, and its scales. Most pieces wait in
+// registers. A thread's wait for one load is a wait for all it has issued, so those of the right half travel to a place of the
+// thread's own in shared memory instead: then each part is on its way while the other is converted.
 template <typename Format>
 class Records {
   using Piece = Pieces<Format>;
 
  public:
-  __device__ explicit Records(int row) {
+  // `aside`: shared memory of this thread, 16 bytes every kAsideStride.
+  __device__ Records(int row, std::uint32_t aside) : aside_(aside) {
     const std::uint32_t lane = threadIdx.x % 32, j = lane % 4, token = lane / 4;
     odd_ = (token & 1) * 64;
     codes_ = chunk_offset(row + token, 2 * j);
@@ -219,23 +221,29 @@ class Records {
     lane_bytes_ = j * 16;
   }
 
-  // Asks for piece kPiece of a unit (into the register that piece kPiece - kFlight of it may leave).
-  template <int kPiece>
+  // Asks for pieces [kFrom, kTo) of a unit.
+  template <int kFrom, int kTo>
   __device__ void load(const Unit& unit) {
-    uint4& to = data_[kPiece % Piece::kFlight];
-    to = {0, 0, 0, 0};
-    if (!unit.record) return;
-    std::uint32_t offset = lane_bytes_;
-    if constexpr (kPiece < Piece::kCodes) {
-      offset += kPiece * kPanelColumns;
-    } else {
-      constexpr int kWord = kPiece - Piece::kCodes;
-      offset += Format::kRopeOffset + kWord / 2 * kPanelRowBytes + (odd_ ^ (kWord % 2 * 64));
-    }
-    to = ptx::ld_global_nc_no_allocate(unit.record + offset);
+    each<kFrom, kTo>([&]<int kPiece>() {
+      std::uint32_t offset = lane_bytes_;
+      if constexpr (kPiece < Piece::kCodes) {
+        offset += kPiece * kPanelColumns;
+      } else {
+        constexpr int kWord = kPiece - Piece::kCodes;
+        offset += Format::kRopeOffset + kWord / 2 * kPanelRowBytes + (odd_ ^ (kWord % 2 * 64));
+      }
+      if constexpr (kPiece >= Piece::kCount - Piece::kAside) {
+        ptx::cp_async_16(slot<kPiece>(), unit.record + (unit.record ? offset : 0), unit.record ? 16 : 0);
+      } else {
+        uint4& to = data_[kPiece % Piece::kFlight];
+        to = {0, 0, 0, 0};
+        if (unit.record) to = ptx::ld_global_nc_no_allocate(unit.record + offset);
+      }
+    });
+    if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) ptx::cp_async_commit_group();
   }
 
-  // Asks for the scales of a unit; they belong to the pieces loaded after use() of the one before.
+  // Asks for the scales of a unit; they belong to the pieces converted after the next use_scales().
   __device__ void load_scales(const Unit& unit) {
     next_ = {};
     const int j = threadIdx.x % 4;
@@ -250,69 +258,104 @@ class Records {
   }
   __device__ void use_scales() { scales_ = next_; }
 
-  // Converts piece kPiece and hands it to store(offset in the tile, 16 or 8 bytes).
-  template <int kPiece, typename Store>
-  __device__ void convert(bool nan_to_zero, Store&& store) const {
-    const uint4 x = data_[kPiece % Piece::kFlight];
-    constexpr std::uint32_t kPanelAt = Piece::panel(kPiece) * kPanelBytes;
-    if constexpr (kPiece >= Piece::kCodes) {
-      constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
-      const std::uint32_t at = kPanelAt + (words_ ^ kHalf);
-      if (nan_to_zero) {
-        store(at, uint4{drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)});
+  // Converts pieces [kFrom, kTo) of the unit and stores them in the tile at address `keys`.
+  template <int kFrom, int kTo>
+  __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
+    constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
+    if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) {
+      ptx::cp_async_wait_all();
+      each<(kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside), kTo>(
+          [&]<int kPiece>() { data_[kPiece % Piece::kFlight] = ptx::ld_shared(slot<kPiece>()); });
+    }
+    if constexpr (kFrom < kCodesTo) {
+      std::uint32_t slow = 0;
+      each<kFrom, kCodesTo>([&]<int kPiece>() {
+        const uint4& x = data_[kPiece % Piece::kFlight];
+        constexpr Fp8 kFlavour = Format::kFlavour;
+        slow |=
+            nan_codes<kFlavour>(x.x) | nan_codes<kFlavour>(x.y) | nan_codes<kFlavour>(x.z) | nan_codes<kFlavour>(x.w);
+        slow |= multiplier(kPiece).slow;
+      });
+      if (!__any_sync(~0u, slow != 0)) {
+        each<kFrom, kCodesTo>([&]<int kPiece>() {
+          const Multiplier by = multiplier(kPiece);
+          const uint4& x = data_[kPiece % Piece::kFlight];
+          ptx::st_shared(keys + kPiece * kPanelBytes + codes_, uint4{scaled<false>(x.x, by), scaled<true>(x.x, by),
+                                                                     scaled<false>(x.y, by), scaled<true>(x.y, by)});
+          ptx::st_shared(
+              keys + kPiece * kPanelBytes + (codes_ ^ 16),
+              uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
+        });
       } else {
-        store(at, x);
-      }
-    } else {
-      const Multiplier by = multiplier<kPiece>();
-      constexpr Fp8 kFlavour = Format::kFlavour;
-      const std::uint32_t nans =
-          nan_codes<kFlavour>(x.x) | nan_codes<kFlavour>(x.y) | nan_codes<kFlavour>(x.z) | nan_codes<kFlavour>(x.w);
-      if (by.plain && nans == 0) {
-        store(kPanelAt + codes_, uint4{scaled<0>(x.x, by), scaled<1>(x.x, by), scaled<0>(x.y, by), scaled<1>(x.y, by)});
-        store(kPanelAt + (codes_ ^ 16),
-              uint4{scaled<0>(x.z, by), scaled<1>(x.z, by), scaled<0>(x.w, by), scaled<1>(x.w, by)});
-      } else {
-#pragma unroll 1
-        for (int i = 0; i < 4; ++i) {
-          std::uint32_t word = i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-          uint2 pairs{};
-#pragma unroll 1
-          for (int k = 0; k < 4; ++k) {
-            const std::uint32_t element = slow_element<Format>(word & 0xff, by.scale, nan_to_zero) << 16;
-            pairs.x = __funnelshift_r(pairs.x, pairs.y, 16);
-            pairs.y = (pairs.y >> 16) | element;
-            word >>= 8;
-          }
-          store(kPanelAt + (codes_ ^ (i / 2 * 16)) + i % 2 * 8, pairs);
-        }
+        convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
       }
     }
+    each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), kTo>([&]<int kPiece>() {
+      uint4 x = data_[kPiece % Piece::kFlight];
+      if (nan_to_zero) x = {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
+      constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
+      ptx::st_shared(keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ kHalf), x);
+    });
   }
 
  private:
-  template <int kPair>
+  // body.operator()<i>() for i in [kFrom, kTo).
+  template <int kFrom, int kTo, typename Body>
+  static __device__ void each(Body&& body) {
+    if constexpr (kFrom < kTo) {
+      [&]<int... kOffset>(std::integer_sequence<int, kOffset...>) {
+        (body.template operator()<kFrom + kOffset>(), ...);
+      }
+      (std::make_integer_sequence<int, kTo - kFrom>());
+    }
+  }
+
+  // By the definition, from memory again, a code at a time: for NaN codes and scales that the fast arithmetic cannot hold.
+  __device__ void convert_slowly(const Unit& unit, int from, int to, bool nan_to_zero, std::uint32_t keys) const {
+#pragma unroll 1
+    for (int k = from * 4; k < to * 4; ++k) {
+      const int piece = k / 4, i = k % 4;
+      const float scale = multiplier(piece).scale;
+      uint2 pairs{};
+      if (unit.record) {
+        std::uint32_t word =
+            __ldg(reinterpret_cast<const std::uint32_t*>(unit.record + piece * kPanelColumns + lane_bytes_) + i);
+#pragma unroll 1
+        for (int n = 0; n < 4; ++n, word >>= 8) {
+          const std::uint32_t element = slow_element<Format>(word & 0xff, scale, nan_to_zero) << 16;
+          pairs.x = __funnelshift_r(pairs.x, pairs.y, 16);
+          pairs.y = (pairs.y >> 16) | element;
+        }
+      }
+      ptx::st_shared(keys + piece * kPanelBytes + (codes_ ^ (i / 2 * 16)) + i % 2 * 8, pairs);
+    }
+  }
+
+  template <bool kHigh>
   static __device__ std::uint32_t scaled(std::uint32_t word, const Multiplier& by) {
-    const std::uint32_t placed = place<kPair>(word);
+    const std::uint32_t placed = place<kHigh>(word);
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) return ptx::mul_bf16x2(placed, by.high);
     return ptx::fma_bf16x2(placed, by.high, ptx::mul_bf16x2(placed, by.low));
   }
 
-  template <int kPiece>
-  __device__ Multiplier multiplier() const {
+  __device__ Multiplier multiplier(int piece) const {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      const std::uint32_t word = kPiece < 4 ? scales_.x : scales_.y;
-      return ue8m0_multiplier(word >> (kPiece % 4 * 8) & 0xff);
+      return ue8m0_multiplier((piece < 4 ? scales_.x : scales_.y) >> (piece % 4 * 8) & 0xff);
     }
-    constexpr int kScale = kPiece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
+    const int scale = piece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
     constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
-    const std::uint32_t mine = kScale % kPerLane ? scales_.y : scales_.x;
-    return float_multiplier(__uint_as_float(__shfl_sync(~0u, mine, kScale / kPerLane, 4)), Format::kFlavour);
+    const std::uint32_t mine = scale % kPerLane ? scales_.y : scales_.x;
+    return float_multiplier(__uint_as_float(__shfl_sync(~0u, mine, scale / kPerLane, 4)), Format::kFlavour);
+  }
+
+  template <int kPiece>
+  __device__ std::uint32_t slot() const {
+    return aside_ + (kPiece - (Piece::kCount - Piece::kAside)) * kAsideStride;
   }
 
   uint4 data_[Piece::kFlight];
   uint2 scales_{}, next_{};
-  std::uint32_t odd_, codes_, words_, lane_bytes_;
+  std::uint32_t odd_, codes_, words_, lane_bytes_, aside_;
 };
 
 }  // namespace pasa::cuda

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "cuda/tile.cuh"
+
 namespace pasa::cuda::ptx {
 
 __device__ inline std::uint32_t smem_address(const void* pointer) {
@@ -31,11 +33,6 @@ __device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, int byte
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// `barrier` may be in another block of the cluster.
-__device__ inline void mbarrier_arrive_cluster(std::uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
 // Waits for the end of the phase of this parity.
 __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -47,21 +44,9 @@ __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity
       : "memory");
 }
 
-// The same, ordered after what other blocks of the cluster did before they arrived.
-__device__ inline void mbarrier_wait_cluster(std::uint32_t barrier, std::uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\n"
-      "wait:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra wait;\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // ---- order, barriers, clusters -----------------------------------------------------------------------------------------
 
 // Earlier ordinary accesses of this thread come before later ones of the tensor cores and the copy engine.
-__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async;" ::: "memory"); }
 __device__ inline void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 template <int kBarrier, int kThreads>
@@ -112,6 +97,9 @@ __device__ inline uint4 ld_global_nc_no_allocate(const void* from) {
 __device__ inline void st_shared(std::uint32_t to, uint4 x) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
 }
+__device__ inline void st_shared(std::uint32_t to, std::uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 __device__ inline void st_shared(std::uint32_t to, uint2 x) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
 }
@@ -119,22 +107,13 @@ __device__ inline void st_shared(std::uint32_t to, float2 x) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x.x), "f"(x.y) : "memory");
 }
 
-// Stores to another block of the cluster; `barrier` there counts the bytes.
-__device__ inline void st_async(std::uint32_t to, uint4 x, std::uint32_t barrier) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-      "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(barrier)
-      : "memory");
-}
-__device__ inline void st_async(std::uint32_t to, uint2 x, std::uint32_t barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
-               "r"(x.x), "r"(x.y), "r"(barrier)
+__device__ inline uint4 ld_shared(std::uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
                : "memory");
-}
-__device__ inline void st_async(std::uint32_t to, std::uint32_t x, std::uint32_t barrier) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x),
-               "r"(barrier)
-               : "memory");
+  return x;
 }
 
 __device__ inline float4 ld_shared_cluster4(std::uint32_t from) {
@@ -145,9 +124,9 @@ __device__ inline float4 ld_shared_cluster4(std::uint32_t from) {
                : "memory");
   return x;
 }
-__device__ inline float ld_shared_cluster(std::uint32_t from) {
-  float x;
-  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+__device__ inline float2 ld_shared_cluster2(std::uint32_t from) {
+  float2 x;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(from) : "memory");
   return x;
 }
 
@@ -158,6 +137,13 @@ __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint
                "r"(d)
                : "memory");
 }
+
+// 16 bytes to shared memory behind this thread's back, zeros if `bytes` is 0; waited for by groups.
+__device__ inline void cp_async_16(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // One box of a tensor map (a __grid_constant__ of the kernel) to shared memory; the barrier counts the bytes.
 __device__ inline void cp_async_bulk_tensor_3d(std::uint32_t to, const void* map, int x, int y, int z,
@@ -216,6 +202,9 @@ __device__ inline std::uint32_t opaque(std::uint32_t x) {
   return x;
 }
 
+// A value that is the same in the whole warp, and known to be.
+__device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
 // ---- wgmma: a warpgroup's matrix product; the accumulator is the usual m64 fragment: thread (warp w, lane l) holds in
 // d[4j + 2r + c] row 16w + l/4 + 8r, column 8j + 2(l%4) + c --------------------------------------------------------------
 
@@ -235,35 +224,37 @@ __device__ inline void wgmma_touch(float (&d)[kSize]) {
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// d[64, 64] (+)= A[64, 16] B[16, 64], both operands in shared memory.
+// d[64, 64] (+)= A[64, 16] B[16, 64]; a and b are low words of descriptors (tile.cuh).
 template <int kTransposeB>
-__device__ inline void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b, bool accumulate) {
+__device__ inline void wgmma_m64n64k16(float (&d)[32], std::uint32_t a, std::uint32_t b, bool accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.b32 p, %34, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 a, b;\n"
+      "mov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n"
+      "setp.ne.b32 p, %35, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, %32, %33, p, 1, 1, 0, %35;\n}\n"
+      "}, a, b, p, 1, 1, 0, %36;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
+      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
 }
 
 // d[64, 128] (+)= A[64, 16] B[16, 128]; d's registers are those of a larger fragment from kFrom on.
 template <int kTransposeB, int kFrom, int kSize>
-__device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint64_t a, std::uint64_t b, bool accumulate) {
+__device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint32_t a, std::uint32_t b, bool accumulate) {
   asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.b32 p, %66, 0;\n"
+      "{\n.reg .pred p;\n.reg .b64 a, b;\n"
+      "mov.b64 a, {%64, %66};\nmov.b64 b, {%65, %66};\n"
+      "setp.ne.b32 p, %67, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
       "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
       "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
       "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, p, 1, 1, 0, %67;\n}\n"
+      "}, a, b, p, 1, 1, 0, %68;\n}\n"
       : "+f"(d[kFrom]), "+f"(d[kFrom + 1]), "+f"(d[kFrom + 2]), "+f"(d[kFrom + 3]), "+f"(d[kFrom + 4]),
         "+f"(d[kFrom + 5]), "+f"(d[kFrom + 6]), "+f"(d[kFrom + 7]), "+f"(d[kFrom + 8]), "+f"(d[kFrom + 9]),
         "+f"(d[kFrom + 10]), "+f"(d[kFrom + 11]), "+f"(d[kFrom + 12]), "+f"(d[kFrom + 13]), "+f"(d[kFrom + 14]),
@@ -277,35 +268,7 @@ __device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint64_t a, std:
         "+f"(d[kFrom + 50]), "+f"(d[kFrom + 51]), "+f"(d[kFrom + 52]), "+f"(d[kFrom + 53]), "+f"(d[kFrom + 54]),
         "+f"(d[kFrom + 55]), "+f"(d[kFrom + 56]), "+f"(d[kFrom + 57]), "+f"(d[kFrom + 58]), "+f"(d[kFrom + 59]),
         "+f"(d[kFrom + 60]), "+f"(d[kFrom + 61]), "+f"(d[kFrom + 62]), "+f"(d[kFrom + 63])
-      : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
-}
-
-template <int kTransposeB, int kFrom, int kSize>
-__device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
-                                        std::uint32_t a3, std::uint64_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "setp.ne.b32 p, %69, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}\n"
-      : "+f"(d[kFrom]), "+f"(d[kFrom + 1]), "+f"(d[kFrom + 2]), "+f"(d[kFrom + 3]), "+f"(d[kFrom + 4]),
-        "+f"(d[kFrom + 5]), "+f"(d[kFrom + 6]), "+f"(d[kFrom + 7]), "+f"(d[kFrom + 8]), "+f"(d[kFrom + 9]),
-        "+f"(d[kFrom + 10]), "+f"(d[kFrom + 11]), "+f"(d[kFrom + 12]), "+f"(d[kFrom + 13]), "+f"(d[kFrom + 14]),
-        "+f"(d[kFrom + 15]), "+f"(d[kFrom + 16]), "+f"(d[kFrom + 17]), "+f"(d[kFrom + 18]), "+f"(d[kFrom + 19]),
-        "+f"(d[kFrom + 20]), "+f"(d[kFrom + 21]), "+f"(d[kFrom + 22]), "+f"(d[kFrom + 23]), "+f"(d[kFrom + 24]),
-        "+f"(d[kFrom + 25]), "+f"(d[kFrom + 26]), "+f"(d[kFrom + 27]), "+f"(d[kFrom + 28]), "+f"(d[kFrom + 29]),
-        "+f"(d[kFrom + 30]), "+f"(d[kFrom + 31]), "+f"(d[kFrom + 32]), "+f"(d[kFrom + 33]), "+f"(d[kFrom + 34]),
-        "+f"(d[kFrom + 35]), "+f"(d[kFrom + 36]), "+f"(d[kFrom + 37]), "+f"(d[kFrom + 38]), "+f"(d[kFrom + 39]),
-        "+f"(d[kFrom + 40]), "+f"(d[kFrom + 41]), "+f"(d[kFrom + 42]), "+f"(d[kFrom + 43]), "+f"(d[kFrom + 44]),
-        "+f"(d[kFrom + 45]), "+f"(d[kFrom + 46]), "+f"(d[kFrom + 47]), "+f"(d[kFrom + 48]), "+f"(d[kFrom + 49]),
-        "+f"(d[kFrom + 50]), "+f"(d[kFrom + 51]), "+f"(d[kFrom + 52]), "+f"(d[kFrom + 53]), "+f"(d[kFrom + 54]),
-        "+f"(d[kFrom + 55]), "+f"(d[kFrom + 56]), "+f"(d[kFrom + 57]), "+f"(d[kFrom + 58]), "+f"(d[kFrom + 59]),
-        "+f"(d[kFrom + 60]), "+f"(d[kFrom + 61]), "+f"(d[kFrom + 62]), "+f"(d[kFrom + 63])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
+      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
 }
 
 }  // namespace pasa::cuda::ptx

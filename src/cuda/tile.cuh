@@ -18,22 +18,19 @@ constexpr std::uint32_t chunk_offset(std::uint32_t row, std::uint32_t chunk) {
   return row * kPanelRowBytes + ((chunk ^ (row % kSwizzleRows)) * 16);
 }
 
-// A matrix descriptor: address, the two distances and the 128-byte swizzle. `leading` is read only when the sum runs down
-// the columns: the distance between panels; `stride` is the distance between groups of 8 rows.
-constexpr std::uint64_t descriptor(std::uint32_t address, std::uint32_t leading, std::uint32_t stride) {
-  return std::uint64_t{1} << 62 | std::uint64_t{stride >> 4} << 32 | std::uint64_t{leading >> 4} << 16 |
-         (address & 0x3ffff) >> 4;
+// A matrix descriptor without its constant high word: the address of a tile's first byte in 16-byte units, with, for products
+// that run down the columns, the distance between panels. Steps through a tile are additions.
+constexpr std::uint32_t along_rows(std::uint32_t address) { return (address & 0x3ffff) >> 4; }
+constexpr std::uint32_t down_columns(std::uint32_t address) {
+  return (address & 0x3ffff) >> 4 | (kPanelBytes >> 4) << 16;
 }
+// The high word: 128-byte swizzle, and the distance between groups of 8 rows.
+constexpr std::uint32_t kDescriptorHigh = 1u << 30 | kSwizzleBytes >> 4;
 
-// Rows of a tile that starts at `address`, the sum along the row: 64 rows x 16 columns from column 16 * step on.
-constexpr std::uint64_t along_rows(std::uint32_t address, int step) {
-  const int panel = step / 4, inside = step % 4;
-  return descriptor(address + static_cast<std::uint32_t>(panel * kPanelBytes + inside * 32), 16, kSwizzleBytes);
+// Added to along_rows(): columns 16 * step to 16 * step + 15; to down_columns(): rows likewise.
+constexpr std::uint32_t column_step(int step) {
+  return static_cast<std::uint32_t>(step / 4 * kPanelBytes + step % 4 * 32) >> 4;
 }
-
-// Columns of a tile, the sum down the column: 16 rows from row 16 * step on, any number of panels.
-constexpr std::uint64_t down_columns(std::uint32_t address, int step) {
-  return descriptor(address + static_cast<std::uint32_t>(step * 2 * kSwizzleBytes), kPanelBytes, kSwizzleBytes);
-}
+constexpr std::uint32_t row_step(int step) { return static_cast<std::uint32_t>(step * 2 * kSwizzleBytes) >> 4; }
 
 }  // namespace pasa::cuda
