@@ -540,7 +540,7 @@ std::vector<TestCase> grid(std::string_view name) {
 std::vector<TestCase> full_cases() {
   std::vector<TestCase> all;
   for (const Grid& g : kGrids) {
-    for (TestCase& test : g.cases()) all.push_back(std::move(test));
+    for (const TestCase& test : g.cases()) all.push_back(test);
   }
   return all;
 }
@@ -552,7 +552,7 @@ std::vector<TestCase> quick_cases() {
   std::vector<TestCase> chosen;
   for (const Grid& g : kGrids) {
     std::set<std::string> seen;
-    for (TestCase& test : g.cases()) {
+    for (const TestCase& test : g.cases()) {
       if (test.run_only || cost(test.spec) > kAffordable) continue;
       const std::string text = to_text(test.spec);
       const std::string formats = text.substr(text.find("fmt="), text.find(",len=") - text.find("fmt="));
@@ -563,7 +563,7 @@ std::vector<TestCase> quick_cases() {
         news |= seen.insert(concat(formats, " ", item)).second;
         at = end;
       }
-      if (news) chosen.push_back(std::move(test));
+      if (news) chosen.push_back(test);
     }
   }
   return chosen;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 namespace pasa {
@@ -19,7 +20,7 @@ struct Samples {
   std::vector<double> seconds;  // sorted
   double quantile(double q) const {
     if (seconds.empty()) return 0;
-    return seconds[static_cast<std::size_t>(q * static_cast<double>(seconds.size() - 1) + 0.5)];
+    return seconds[static_cast<std::size_t>(std::lround(q * static_cast<double>(seconds.size() - 1)))];
   }
   double median() const { return quantile(0.5); }
   double best() const { return quantile(0); }

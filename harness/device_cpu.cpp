@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -30,8 +31,7 @@ class CpuDevice : public Device {
     }
     const double bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
     const int threads = omp_get_max_threads();
-    return concat(model, ", ", threads, threads == 1 ? " thread, " : " threads, ",
-                  static_cast<int>(bytes / 0x1p30 + 0.5), " GiB");
+    return concat(model, ", ", threads, threads == 1 ? " thread, " : " threads, ", std::lround(bytes / 0x1p30), " GiB");
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {

@@ -127,7 +127,7 @@ constexpr std::int64_t kMaxCount = (std::int64_t{1} << 31) - 1;
 constexpr double kHuge = std::numeric_limits<double>::max();
 
 const std::vector<Option>& options() {
-  static const std::vector<Option> list = [] {
+  static const std::vector<Option> kOptions = [] {
     using Int64 = Numbers<std::int64_t>;
     using Int = Numbers<int>;
     using Real = Numbers<double>;
@@ -135,53 +135,53 @@ const std::vector<Option>& options() {
     std::vector<Option> o;
     o.push_back(global("T", "query rows", Int64{0, kMaxCount}, &CaseSpec::tokens));
     o.push_back(global("H", "heads", Int{1, 4096}, &CaseSpec::heads));
-    o.push_back(per_source("fmt", "KV format", Words(kFormatWords), &SourceSpec::format));
+    o.push_back(per_source("fmt", "KV format", Words{kFormatWords}, &SourceSpec::format));
     o.push_back(
         per_source("len", "list entries a row; main+extra makes two sources", Int64{0, kMaxCount}, &SourceSpec::len));
     o.push_back(global("D", "head dimension, 0 = the format's", Int{0, 576}, &CaseSpec::dim));
-    o.push_back(global("q", "type of q and out", Words(kQueryTypes), &CaseSpec::q));
+    o.push_back(global("q", "type of q and out", Words{kQueryTypes}, &CaseSpec::q));
     o.push_back(per_source("page", "slots a page (paged formats)", Int64{1, 1 << 20}, &SourceSpec::page));
     o.push_back(per_source("stride", "distance of pages (flat: slots)", StrideCodec{}, &SourceSpec::stride));
     o.push_back(per_source("slots", "pool size, 0 = T*len, at most 2^18", Int64{0, kMaxCount}, &SourceSpec::slots));
-    o.push_back(per_source("lists", "form of the lists", Words(kLists), &SourceSpec::lists));
-    o.push_back(per_source("lengths", "distribution of row lengths", Words(kLengths), &SourceSpec::lengths));
-    o.push_back(per_source("pattern", "which slots a row lists", Words(kPatterns), &SourceSpec::pattern));
+    o.push_back(per_source("lists", "form of the lists", Words{kLists}, &SourceSpec::lists));
+    o.push_back(per_source("lengths", "distribution of row lengths", Words{kLengths}, &SourceSpec::lengths));
+    o.push_back(per_source("pattern", "which slots a row lists", Words{kPatterns}, &SourceSpec::pattern));
     o.push_back(per_source("seq", "pattern=sequence: its tokens, 0 = len", Int64{0, kMaxCount}, &SourceSpec::seq));
     o.push_back(global("qlen", "rows that share a sequence", Int64{1, kMaxCount}, &CaseSpec::qlen));
-    o.push_back(global("seq_vary", "sequences of different length", Words(kBools), &CaseSpec::seq_vary));
+    o.push_back(global("seq_vary", "sequences of different length", Words{kBools}, &CaseSpec::seq_vary));
     o.push_back(per_source("invalid", "fraction of invalid entries", fraction, &SourceSpec::invalid));
-    o.push_back(per_source("bad", "what an invalid entry is", Words(kBadIndices), &SourceSpec::bad));
+    o.push_back(per_source("bad", "what an invalid entry is", Words{kBadIndices}, &SourceSpec::bad));
     o.push_back(
         per_source("all_invalid", "fraction of rows with only invalid entries", fraction, &SourceSpec::all_invalid));
     o.push_back(per_source("empty", "fraction of rows without entries", fraction, &SourceSpec::empty));
     o.push_back(per_source("nan", "fraction of selected slots with a NaN", fraction, &SourceSpec::nan));
-    o.push_back(per_source("values", "what the pool holds", Words(kValues), &SourceSpec::values));
+    o.push_back(per_source("values", "what the pool holds", Words{kValues}, &SourceSpec::values));
     o.push_back(per_source("std", "deviation of the keys", Real{0, kHuge}, &SourceSpec::std));
     o.push_back(global("q_std", "deviation of q", Real{0, kHuge}, &CaseSpec::q_std));
     o.push_back(global("q_clip", "q is clamped to +-this, 0 = not", Real{0, kHuge}, &CaseSpec::q_clip));
     o.push_back(global("shift", "q and keys get an offset in +-this", Real{0, kHuge}, &CaseSpec::shift));
-    o.push_back(global("v32_pow2", "fp8_v32 scales are powers of two", Words(kBools), &CaseSpec::v32_pow2));
-    o.push_back(global("sink", "attention sink", Words(kSinks), &CaseSpec::sink));
+    o.push_back(global("v32_pow2", "fp8_v32 scales are powers of two", Words{kBools}, &CaseSpec::v32_pow2));
+    o.push_back(global("sink", "attention sink", Words{kSinks}, &CaseSpec::sink));
     o.push_back({"scale", "softmax scale", false, "default|number",
                  [](CaseSpec& spec, int, std::string_view text) {
                    spec.has_scale = text != "default";
                    return !spec.has_scale || Real{-kHuge, kHuge}.parse(text, spec.scale);
                  },
                  [](const CaseSpec& spec, int) { return spec.has_scale ? Real{}.print(spec.scale) : "default"; }});
-    o.push_back(global("strided", "gaps between rows of q, lists, outputs", Words(kBools), &CaseSpec::strided));
-    o.push_back(global("lse", "ask for lse", Words(kBools), &CaseSpec::lse));
-    o.push_back(global("max_logits", "ask for max_logits", Words(kBools), &CaseSpec::max_logits));
-    o.push_back(global("nan_to_zero", "flag: NaN components count as 0", Words(kBools), &CaseSpec::nan_to_zero));
-    o.push_back(global("skip_reduce", "flag: partials instead of out", Words(kBools), &CaseSpec::skip_reduce));
-    o.push_back(global("no_invalid", "hint: no index is invalid", Words(kBools), &CaseSpec::no_invalid));
+    o.push_back(global("strided", "gaps between rows of q, lists, outputs", Words{kBools}, &CaseSpec::strided));
+    o.push_back(global("lse", "ask for lse", Words{kBools}, &CaseSpec::lse));
+    o.push_back(global("max_logits", "ask for max_logits", Words{kBools}, &CaseSpec::max_logits));
+    o.push_back(global("nan_to_zero", "flag: NaN components count as 0", Words{kBools}, &CaseSpec::nan_to_zero));
+    o.push_back(global("skip_reduce", "flag: partials instead of out", Words{kBools}, &CaseSpec::skip_reduce));
+    o.push_back(global("no_invalid", "hint: no index is invalid", Words{kBools}, &CaseSpec::no_invalid));
     o.push_back(global("splits", "parts of each list, 0 = choose", Int{0, 256}, &CaseSpec::splits));
     o.push_back(global("block_h", "heads a tile, 0 = choose", Int{0, 4096}, &CaseSpec::block_h));
-    o.push_back(global("poison", "NaN in unselected slots and gaps", Words(kPoisons), &CaseSpec::poison));
+    o.push_back(global("poison", "NaN in unselected slots and gaps", Words{kPoisons}, &CaseSpec::poison));
     o.push_back(global("seed", "of the generator", Numbers<std::uint64_t>{0, std::numeric_limits<std::uint64_t>::max()},
                        &CaseSpec::seed));
     return o;
   }();
-  return list;
+  return kOptions;
 }
 
 CaseSpec defaults(bool prefill, int sources) {
