@@ -1,4 +1,4 @@
-// The command line: info | make | run | check | bench | explain.
+// The command line: info | make | run | check | bench | explain, and cache | indices (ops_cli.cpp).
 //
 // Everything it does goes through the C API, as a user's program would; the harness supplies problems, devices and
 // comparison. Exit status: 0 done, 1 `check` found a difference, 2 the input or the arguments are wrong (one line on stderr),
@@ -24,6 +24,7 @@
 #include "harness/compare.h"
 #include "harness/data.h"
 #include "harness/device.h"
+#include "tools/ops_cli.h"
 
 namespace pasa {
 namespace {
@@ -636,6 +637,8 @@ int main_checked(int argc, char** argv) {
   where(explain_command, false);
   json(explain_command);
 
+  add_ops_commands(app);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -649,6 +652,7 @@ int main_checked(int argc, char** argv) {
       throw Error(PASA_ERROR_RANGE, concat("--splits is ", options.splits, ", expected 1..256"));
     }
   }
+  if (app.got_subcommand("cache") || app.got_subcommand("indices")) return 0;  // done while parsing
   if (info_command->parsed()) return info(options);
   if (make_command->parsed()) return make(options, seed->count() > 0);
   if (run_command->parsed()) return run(options);
