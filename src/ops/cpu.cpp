@@ -118,7 +118,8 @@ void run(const TokenCounts& call) { for_each(call.count, 1, call); }
 // Ragged rows are counted into indptr, which a running sum then turns into itself.
 template <typename Builder>
 void run(const List<Builder>& list) {
-  const auto& [builder, lists] = list;
+  const Builder& builder = list.builder;
+  const Lists& lists = list.lists;
   constexpr bool compact = Builder::kCompact;
   constexpr std::int64_t cost = 64;  // of a row, about
   if (lists.indptr) {
@@ -147,7 +148,11 @@ void run(const Merge& call) {
     const std::int64_t t = i / call.heads, h = i % call.heads;
     const MergeWeights weights = call.weights(t, h);
     const std::int64_t a = call.out_a.at(t, h), b = call.out_b.at(t, h), o = call.out.at(t, h);
-    for (std::int64_t d = 0; d < kValueDim; ++d) merge_element(call, weights, a + d, b + d, o + d);
+    for (std::int64_t d = 0; d < kValueDim; ++d) {
+      const float x = weights.use_a ? load(call.out_a.data, call.dtype_a, a + d) : 0.0f;
+      const float y = weights.use_b ? load(call.out_b.data, call.dtype_b, b + d) : 0.0f;
+      store(call.out.data, call.dtype, o + d, merged(weights, x, y));
+    }
     if (call.lse.data) call.lse.data[call.lse.at(t, h)] = canonical(weights.lse);
   });
 }
