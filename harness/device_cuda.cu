@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "bench/cuda/ceilings.h"
 #include "core/error.h"
 #include "cuda/device.h"
 #include "harness/device.h"
@@ -136,6 +137,17 @@ class CudaDevice : public Device {
     return measure(reps, [&] { return std::max(graph.seconds() - overhead, 0.0) / calls; }, [] {});
   }
 
+  // Matrix rate as recorded on an H200; gathering is measured once, over 1 GiB.
+  Roofline roofline(std::string_view, const Work&, int) override {
+    if (gather_gbps_ == 0) {
+      constexpr std::size_t kPool = std::size_t{1} << 30;
+      const std::shared_ptr<void> pool = allocate(kPool);
+      fill(pool.get(), 0x11, kPool);
+      gather_gbps_ = bench::measure_gpu_gather_gbps(pool.get(), kPool, stream_);
+    }
+    return {1e3 * bench::kMatmulTflops, gather_gbps_};
+  }
+
  private:
   void flush() {
     if (!flushed_) {
@@ -154,6 +166,7 @@ class CudaDevice : public Device {
   cudaStream_t stream_ = nullptr;
   std::shared_ptr<void> flushed_;
   std::size_t flush_bytes_ = 0;
+  double gather_gbps_ = 0;
 };
 
 }  // namespace

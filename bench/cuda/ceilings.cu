@@ -81,6 +81,12 @@ __global__ void __launch_bounds__(256) multiply(const std::uint32_t* random, int
 
 __global__ void nothing() {}
 
+int multiprocessors() {
+  int index = 0;
+  check(cudaGetDevice(&index), "cudaGetDevice");
+  return cuda::device(index).sms;
+}
+
 template <typename Body>
 double best_seconds(cudaStream_t stream, Body&& body) {
   cudaEvent_t begin, end;
@@ -109,12 +115,22 @@ void read_through_l2(const void* data, std::size_t bytes, cudaStream_t stream) {
   check(cudaGetLastError(), "read_all");
 }
 
+double measure_gpu_gather_gbps(const void* pool, std::size_t pool_bytes, cudaStream_t stream) {
+  constexpr int kPerWarp = 40;  // 132 SMs * 64 warps * 40 records: 338 k, as many as 293 rows of 1152 keys
+  const unsigned blocks = static_cast<unsigned>(multiprocessors()) * 4;
+  void* sink = nullptr;
+  check(cudaMalloc(&sink, sizeof(std::uint32_t)), "cudaMalloc");
+  const double seconds = best_seconds(stream, [&](int i) {
+    gather<<<blocks, 512, 0, stream>>>(static_cast<const std::uint8_t*>(pool), pool_bytes / kPageBytes * kPage, kPerWarp,
+                                      std::uint64_t{1} << (40 + i), static_cast<std::uint32_t*>(sink));
+  });
+  cudaFree(sink);
+  return 1e-9 * blocks * 16.0 * kPerWarp * (kRecord + kTail) / seconds;
+}
+
 GpuCeilings measure_gpu_ceilings(const void* pool, std::size_t pool_bytes, cudaStream_t stream) {
   GpuCeilings c;
-  int index = 0;
-  check(cudaGetDevice(&index), "cudaGetDevice");
-  const auto sms = static_cast<unsigned>(cuda::device(index).sms);
-  const auto* bytes = static_cast<const std::uint8_t*>(pool);
+  const auto sms = static_cast<unsigned>(multiprocessors());
   const std::size_t half = std::min<std::size_t>(pool_bytes, std::size_t{2} << 30);
   void* room = nullptr;
   check(cudaMalloc(&room, half), "cudaMalloc");
@@ -124,13 +140,7 @@ GpuCeilings measure_gpu_ceilings(const void* pool, std::size_t pool_bytes, cudaS
   });
   c.copy_gbps = 2e-9 * static_cast<double>(half / 16 * 16) / copy;
 
-  constexpr int kPerWarp = 40;  // 132 SMs * 64 warps * 40 records: 338 k, as many as 293 rows of 1152 keys
-  const unsigned blocks = sms * 4;
-  const double gathered = best_seconds(stream, [&](int i) {
-    gather<<<blocks, 512, 0, stream>>>(bytes, pool_bytes / kPageBytes * kPage, kPerWarp, std::uint64_t{1} << (40 + i),
-                                      static_cast<std::uint32_t*>(room));
-  });
-  c.gather_gbps = 1e-9 * blocks * 16.0 * kPerWarp * (kRecord + kTail) / gathered;
+  c.gather_gbps = measure_gpu_gather_gbps(pool, pool_bytes, stream);
 
   constexpr int kRounds = 4096;
   const double multiplied = best_seconds(stream, [&](int) {

@@ -21,6 +21,9 @@ constexpr double kMatmulTflops = 772;
 // `pool` holds pool_bytes >= 2^30 of random bytes.
 GpuCeilings measure_gpu_ceilings(const void* pool, std::size_t pool_bytes, cudaStream_t stream);
 
+// The second of them alone; contents do not matter.
+double measure_gpu_gather_gbps(const void* pool, std::size_t pool_bytes, cudaStream_t stream);
+
 // Reads memory, so that L2 holds it and nothing else.
 void read_through_l2(const void* data, std::size_t bytes, cudaStream_t stream);
 
