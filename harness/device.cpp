@@ -4,6 +4,9 @@
 #include <cstring>
 
 #include "core/error.h"
+#ifdef PASA_WITH_HIP
+#include "harness/device_hip.h"
+#endif
 
 namespace pasa {
 
@@ -18,6 +21,9 @@ void check_status(pasa_status status) {
 std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (int i = 0; i < cuda_device_count(); ++i) names.push_back("cuda:" + std::to_string(i));
+#ifdef PASA_WITH_HIP
+  for (std::string& name : hip_device_names()) names.push_back(std::move(name));
+#endif
   names.push_back("cpu");
   return names;
 }
@@ -26,6 +32,9 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   const int gpus = cuda_device_count();
   if (name == "auto") return gpus > 0 ? open_cuda(0) : open_cpu();
   if (name == "cpu") return open_cpu();
+#ifdef PASA_WITH_HIP
+  if (std::unique_ptr<Device> device = open_hip(name)) return device;
+#endif
   int index = -1;
   if (name == "cuda") index = 0;
   if (name.starts_with("cuda:")) {

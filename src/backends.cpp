@@ -9,6 +9,9 @@ namespace pasa {
 #ifdef PASA_WITH_CUDA
 extern const Backend kCudaSm90, kCudaGeneral;
 #endif
+#ifdef PASA_WITH_HIP
+extern const Backend kHipGfx950;
+#endif
 extern const Backend kCpuAmx, kCpuAvx512, kCpuAvx2, kCpuPortable, kReference;
 
 namespace {
@@ -16,6 +19,9 @@ namespace {
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
     &kCudaSm90,    &kCudaGeneral,
+#endif
+#ifdef PASA_WITH_HIP
+    &kHipGfx950,
 #endif
 #if defined(__x86_64__)
     &kCpuAmx,      &kCpuAvx512,   &kCpuAvx2,

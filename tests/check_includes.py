@@ -19,8 +19,8 @@ ALLOWED = {
     "src/hip": {"src/hip", "src/core", "include/pasa"},
     "src": {"src/core", "src/reference", "include/pasa"},
     # of bench the machine's ceilings, of src/cuda the device probe
-    "harness": {"harness", "src/core", "src/reference", "src/cuda", "bench", "include/pasa"},
-    "tools": {"tools", "harness", "src/core", "include/pasa"},
+    "harness": {"harness", "src/core", "src/reference", "src/cuda", "src/hip", "bench", "include/pasa"},
+    "tools": {"tools", "harness", "src/core", "src/hip", "include/pasa"},
     "bench": {"bench", "harness", "src/core", "src/cpu", "src/cuda", "include/pasa"},
 }
 

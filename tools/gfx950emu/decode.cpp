@@ -61,6 +61,7 @@ bool parse_operand(std::string_view s, Operand& o, bool& sign_extend) {
   if (unwrap("neg(", 1)) o.negate = true;
   if (unwrap("sext(", 1)) sign_extend = true;
   if (unwrap("|", 1)) o.absolute = true;
+  unwrap("lit(", 1);
   if (s == "off" || s == "null") return true;
   if (s == "src_scc" || s == "scc") {
     o.kind = Operand::kScc;

@@ -711,6 +711,7 @@ const Entry kEntries[] = {
     {"v_sub_u32", int2<[](u32 a, u32 b) { return a - b; }>},
     {"v_subrev_u32", int2<[](u32 a, u32 b) { return b - a; }>},
     {"v_add_u16", int2<[](u32 a, u32 b) { return (a + b) & 0xffff; }>},
+    {"v_mul_lo_u16", int2<[](u32 a, u32 b) { return a * b & 0xffff; }>},
     {"v_sub_u16", int2<[](u32 a, u32 b) { return (a - b) & 0xffff; }>},
     {"v_mul_lo_u32", int2<[](u32 a, u32 b) { return a * b; }>},
     {"v_mul_hi_u32", int2<[](u32 a, u32 b) { return (static_cast<u32>(u64{a} * b >> 32)); }>},

@@ -1,0 +1,208 @@
+// The HIP backend: which problems it serves, how it splits lists, and the launches. It runs alike on a device and on the
+// emulator, since both are a Driver.
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "core/backend.h"
+#include "hip/args.h"
+#include "hip/code_objects.h"
+#include "hip/driver.h"
+
+namespace pasa {
+namespace hip {
+namespace {
+
+constexpr const char* kArchitecture = "gfx950";
+constexpr int kHeadTile = 16, kKeyTile = 64, kThreads = 256, kReduceHeads = 4, kMaxSplits = 16;
+
+// ---- kernels of a device ---------------------------------------------------------------------------------------------
+
+Kernel find_kernel(int device, std::string_view file, const char* name) {
+  static std::mutex lock;
+  static std::map<std::tuple<Driver*, int, std::string>, Kernel> known;
+  const std::lock_guard guard(lock);
+  const auto [found, fresh] = known.try_emplace({&driver(), device, name}, nullptr);
+  for (const CodeObject& code : code_objects()) {
+    if (!fresh || code.file != file || code.architecture != kArchitecture) continue;
+    found->second = driver().load(device, code.bytes, name);
+  }
+  return found->second;
+}
+
+std::string unavailable_on(int device) {
+  if (const std::string reason = driver().unavailable(); !reason.empty()) return reason;
+  if (device >= driver().device_count()) return concat("HIP device ", device, " of ", driver().device_count());
+  if (find_kernel(device, "reduce", "reduce")) return "";
+  return concat(driver().device(device).name, " does not run ", kArchitecture, " code");
+}
+
+std::string unavailable() {
+  std::string reason = driver().unavailable();
+  for (int device = 0; reason.empty() && device < driver().device_count(); ++device) {
+    if (unavailable_on(device).empty()) return "";
+    if (device + 1 == driver().device_count()) reason = unavailable_on(device);
+  }
+  return reason;
+}
+
+// The decode kernel by its formats; sources of different formats go through a kernel that asks for each.
+const char* kernel_name(const Shape& shape) {
+  const pasa_kv_format first = shape.source[0].format;
+  const auto is_bf16 = [](pasa_kv_format f) { return f == PASA_KV_BF16 || f == PASA_KV_PACKED_BF16; };
+  for (int i = 1; i < shape.source_count; ++i) {
+    const pasa_kv_format other = shape.source[i].format;
+    if (other == first || (is_bf16(other) && is_bf16(first))) continue;
+    return shape.dim == 512 ? "decode_any_512" : "decode_any_576";
+  }
+  switch (first) {
+    case PASA_KV_FP8_E4M3FN:
+      return "decode_fp8_e4m3fn";
+    case PASA_KV_FP8_E4M3FNUZ:
+      return "decode_fp8_e4m3fnuz";
+    case PASA_KV_FP8_DS_MLA:
+      return "decode_fp8_ds_mla";
+    case PASA_KV_FP8_V32:
+      return "decode_fp8_v32";
+    default:
+      return shape.dim == 512 ? "decode_bf16_512" : "decode_bf16_576";
+  }
+}
+
+// ---- planning --------------------------------------------------------------------------------------------------------
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The split count with the least cost: rounds of work-groups (two share a compute unit), each a fixed part and its tiles,
+// and the merge. The weights are wave instructions that the emulator counted, see docs/gfx950.md.
+int choose_splits(const Problem& p, int compute_units) {
+  constexpr std::int64_t kFixed = 2000, kTileCost = 1200, kMergeCost = 250;
+  const std::int64_t groups = p.tokens * ceil_div(p.heads, kHeadTile), at_once = 2 * std::max(compute_units, 1);
+  int best = 1;
+  std::int64_t least = INT64_MAX;
+  for (int splits = 1; splits <= kMaxSplits; ++splits) {
+    std::int64_t tiles = 0;
+    for (int i = 0; i < p.source_count; ++i) tiles += ceil_div(ceil_div(p.average_keys(i), splits), kKeyTile);
+    const std::int64_t rounds = ceil_div(groups * splits, at_once);
+    const std::int64_t cost = rounds * (kFixed + tiles * kTileCost) + (splits > 1 ? 1500 + kMergeCost * splits : 0);
+    if (cost >= least) continue;
+    least = cost;
+    best = splits;
+  }
+  return best;
+}
+
+std::string decline(const Problem& p) {
+  if (const std::string reason = unavailable_on(p.device_index); !reason.empty()) return reason;
+  if (p.word != Word16::kBf16) return "it computes with bf16 queries only";
+  if (p.tokens * kThreads > INT32_MAX) return concat("T is ", p.tokens, ", expected at most ", INT32_MAX / kThreads);
+  return "";
+}
+
+void plan(const Problem& p, Plan& plan) {
+  plan.splits = p.splits ? p.splits : choose_splits(p, driver().device(p.device_index).compute_units);
+  const std::int64_t rows = p.tokens * plan.splits * p.heads;
+  const bool wants_space = plan.splits > 1 && !p.skip_reduce;
+  plan.workspace_bytes = wants_space ? static_cast<std::size_t>(rows) * (kValueDim + 2) * sizeof(float) : 0;
+  plan.summary = concat(kernel_name(p), ", tile ", kHeadTile, " heads x ", kKeyTile, " tokens, splits ", plan.splits,
+                        ", work-groups ", p.tokens * plan.splits * ceil_div(p.heads, kHeadTile));
+}
+
+// ---- running ---------------------------------------------------------------------------------------------------------
+
+SourceArgs source_args(const Source& from, const SourceShape& shape, int dim) {
+  const auto record_bytes =
+      with_format(shape.format, dim, []<typename Format>() -> std::uint64_t { return Format::kRecordBytes; });
+  const auto page_tokens = static_cast<std::uint32_t>(shape.page_tokens);
+  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from.kv) |
+                                  static_cast<std::uint64_t>(from.page_stride) | (page_tokens > 1 ? record_bytes : 0);
+  return {.kv = from.kv,
+          .page_stride = from.page_stride,
+          .scales = from.scales,
+          .scale_stride = from.scale_stride,
+          .indices = from.indices,
+          .indptr = from.indptr,
+          .lengths = from.lengths,
+          .index_stride = from.index_stride,
+          .entries = static_cast<std::int32_t>(std::min<std::int64_t>(shape.ragged ? from.nnz : from.width, INT32_MAX)),
+          .slots = static_cast<std::uint32_t>(from.slots),
+          .page_tokens = page_tokens,
+          .page = make_divider(page_tokens),
+          .format = shape.format,
+          .aligned = alignment % 16 == 0};
+}
+
+template <typename Arguments>
+void launch(int device, std::string_view file, const char* name, Dim3 grid, const Arguments& arguments, void* stream) {
+  if (grid.x == 0 || grid.y == 0) return;
+  const Kernel kernel = find_kernel(device, file, name);
+  require(PASA_ERROR_INTERNAL, kernel != nullptr, "internal: no code for kernel ", name);
+  driver().launch(device, kernel, grid, {kThreads}, std::as_bytes(std::span(&arguments, 1)), stream);
+}
+
+void launch_reduce(int device, std::int64_t tokens, const ReduceArgs& args, void* stream) {
+  const auto heads = static_cast<std::uint32_t>(ceil_div(args.heads, kReduceHeads));
+  launch(device, "reduce", "reduce", {static_cast<std::uint32_t>(tokens), heads}, args, stream);
+}
+
+void run(const Problem& p, const Plan& plan, void* workspace, void* stream) {
+  const auto splits = static_cast<std::uint32_t>(plan.splits);
+  const std::int64_t rows = p.tokens * plan.splits * p.heads;
+  auto* space = static_cast<float*>(workspace);
+  const bool own = plan.splits > 1 && !plan.partial;
+  Args args{.q = p.q,
+            .q_stride = {p.q_stride[0], p.q_stride[1]},
+            .heads = p.heads,
+            .source_count = p.source_count,
+            .scale_log2 = p.scale_log2,
+            .nan_to_zero = p.nan_to_zero,
+            .splits = plan.splits,
+            .by_splits = make_divider(splits),
+            .partial = plan.splits > 1,
+            .acc = own ? space : p.acc,
+            .m = own ? space + rows * kValueDim : p.m,
+            .l = own ? space + rows * (kValueDim + 1) : p.l,
+            .sink = p.sink,
+            .out = p.out,
+            .out_stride = {p.out_stride[0], p.out_stride[1]},
+            .lse = p.lse,
+            .lse_stride = {p.lse_stride[0], p.lse_stride[1]},
+            .max_logits = p.max_logits,
+            .max_logits_stride = {p.max_logits_stride[0], p.max_logits_stride[1]}};
+  for (int i = 0; i < p.source_count; ++i) args.source[i] = source_args(p.sources[i], p.source[i], p.dim);
+  const Dim3 grid{static_cast<std::uint32_t>(p.tokens), static_cast<std::uint32_t>(ceil_div(p.heads, kHeadTile)),
+                  splits};
+  launch(p.device_index, "decode", kernel_name(p), grid, args, stream);
+  if (!own) return;
+  const ReduceArgs merge{.acc = args.acc,
+                         .m = args.m,
+                         .l = args.l,
+                         .heads = p.heads,
+                         .splits = plan.splits,
+                         .sink = p.sink,
+                         .out = p.out,
+                         .out_dtype = PASA_BF16,
+                         .out_stride = {p.out_stride[0], p.out_stride[1]},
+                         .lse = p.lse,
+                         .lse_stride = {p.lse_stride[0], p.lse_stride[1]},
+                         .max_logits = p.max_logits,
+                         .max_logits_stride = {p.max_logits_stride[0], p.max_logits_stride[1]}};
+  launch_reduce(p.device_index, p.tokens, merge, stream);
+}
+
+}  // namespace
+}  // namespace hip
+
+extern const Backend kHipGfx950;
+const Backend kHipGfx950 = {
+    .name = "hip:gfx950",
+    .device = PASA_HIP,
+    .unavailable = hip::unavailable,
+    .decline = hip::decline,
+    .plan = hip::plan,
+    .run = hip::run,
+    .reduce = nullptr,
+};
+
+}  // namespace pasa

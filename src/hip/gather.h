@@ -1,0 +1,239 @@
+// Bringing 16 tokens of a wave into the tile: index -> page -> bytes -> bf16. Every format ends as bf16 in LDS, dequantised
+// once, so the kernel behind it knows no formats.
+//
+// A wave owns 16 rows of the tile and works on them in two steps: start() issues loads into registers, which stay in flight
+// while the tile before is computed with; finish() converts and writes the rows. 16-bit rows need no conversion: their
+// start() does nothing and finish() loads straight into LDS. In both, a row is one instruction of 64 lanes; its base
+// address comes from the lane that worked it out, four lanes a token (lane / 4 is the token).
+#pragma once
+
+#include <type_traits>
+
+#include "core/format.h"
+#include "hip/args.h"
+#include "hip/isa.h"
+
+#pragma clang force_cuda_host_device begin
+
+namespace pasa::hip {
+
+constexpr int kRows = 16;  // of a wave
+
+// What an invalid token reads: a key of zeros with scales of zero. Its score is masked, its value counts 0 times 0.
+__attribute__((device)) const u8 kZeroRecord[2048] = {};
+
+template <int Dim>
+struct TileShape {
+  static constexpr int kTokens = 64;
+  // 16 bytes of padding: then 16 rows at the same column, and the rows of a transposing read, lie in different banks.
+  static constexpr int kRowBytes = 2 * Dim + 16;
+};
+
+// The token of this lane.
+struct Token {
+  const u8* record;
+  const u8* scales;
+  bool valid;
+};
+
+template <typename Format>
+inline Token locate(const SourceArgs& source, int index, bool listed) {
+  const auto slot = static_cast<u32>(index);
+  const bool valid = listed && slot < source.slots;  // a negative index is a large slot
+  const u32 page = divide(slot, source.page), place = slot - page * source.page_tokens;
+  const u8* base = source.kv + page * static_cast<u64>(source.page_stride);
+  const u8* record = base + static_cast<u64>(place) * Format::kRecordBytes;
+  const u8* scales = nullptr;
+  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+    scales = base + static_cast<u64>(source.page_tokens) * Format::kRecordBytes + place * Format::kTailBytes;
+  }
+  if constexpr (Format::kScaling == Scaling::kSideFloat) {
+    scales = source.scales + slot * static_cast<u64>(source.scale_stride);
+  }
+  record = valid ? record : kZeroRecord;
+  if constexpr (Format::kScaling == Scaling::kInlineFloat) return {record, record + Format::kNope, valid};
+  return {record, valid ? scales : kZeroRecord, valid};
+}
+
+// Where a wave writes: its 16 rows of the tile, and 16 x 8 floats for scales that only it uses.
+template <int RowBytes>
+struct Rows {
+  static constexpr int kRowBytes = RowBytes;
+  Lds<u8>* tile;
+  Lds<float>* scales;
+};
+
+// Calls body(i, pointer of row i) for all rows. A scalar register that a lane was read into may not be an address for the
+// next five instructions, so the pointers are fetched eight at a time, ahead of their use.
+template <typename Body>
+inline void for_each_row(const u8* pointer, Body&& body) {
+  constexpr int kBatch = 8;
+#pragma unroll
+  for (int first = 0; first < kRows; first += kBatch) {
+    const Global<u8>* rows[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) rows[i] = pointer_of_lane(pointer, 4 * (first + i));
+    __builtin_amdgcn_sched_barrier(0);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) body(first + i, rows[i]);
+  }
+}
+
+// ---- 16-bit formats --------------------------------------------------------------------------------------------------
+
+template <typename Format>
+struct Gather16 {
+  static constexpr int kWide = 1024;  // bytes that 64 lanes move at once
+  struct InFlight {
+    Token token;
+  };
+
+  static void start(InFlight& f, const Token& token) { f.token = token; }
+
+  template <typename R>
+  static void finish(const InFlight& f, const R& rows, bool aligned) {
+    const int lane = lane_id();
+    if (aligned) {
+      const u32 offset = lane_offset(16 * static_cast<u32>(lane));
+      for_each_row(f.token.record,
+                   [&](int i, const Global<u8>* row) { copy_to_lds(row + offset, rows.tile + i * R::kRowBytes); });
+    } else {
+#pragma unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const auto value = load_any<u32x4>(
+            reinterpret_cast<const u8*>(readlane(reinterpret_cast<u64>(f.token.record), 4 * i)) + 16 * lane);
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) = value;
+      }
+    }
+    if constexpr (Format::kRecordBytes > kWide) {  // 576 dims: the last 128 bytes, 4 lanes a row
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = kWide + 64 * half + 16 * (lane & 3);
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + (lane >> 2) * R::kRowBytes + at) =
+            load_any<u32x4>(f.token.record + at);
+      }
+    }
+    wait_direct_loads();
+  }
+};
+
+// ---- fp8 formats -----------------------------------------------------------------------------------------------------
+
+// Eight codes of the lane -> eight bf16 at the lane's place of the row.
+template <typename Format>
+inline u32x4 dequantise(u32x2 codes, float scale) {
+  u32x4 r;
+  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {  // exact: 4 significant bits times a power of two
+    r[0] = fp8_to_bf16<false>(codes[0], scale);
+    r[1] = fp8_to_bf16<true>(codes[0], scale);
+    r[2] = fp8_to_bf16<false>(codes[1], scale);
+    r[3] = fp8_to_bf16<true>(codes[1], scale);
+  } else if constexpr (Format::kFlavour == Fp8::kE4m3fn) {  // code * scale in float, rounded once
+    r[0] = bits(to_bf16(fp8_to_float<false>(codes[0]) * scale));
+    r[1] = bits(to_bf16(fp8_to_float<true>(codes[0]) * scale));
+    r[2] = bits(to_bf16(fp8_to_float<false>(codes[1]) * scale));
+    r[3] = bits(to_bf16(fp8_to_float<true>(codes[1]) * scale));
+  } else {
+    // No instruction reads fnuz on gfx950. As fp16, sign and seven bits in place are the value times 2^-7, subnormals too;
+    // `scale` brings the 2^7. The caller mends the one NaN code.
+    const float larger = scale * 128.0f;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const u32 four = codes[k];  // a copy: clang casts the bits of a vector's first element, whichever is named
+      const auto odd = __builtin_bit_cast(i16x2, four), even = __builtin_bit_cast(i16x2, four << 8);
+      const u32 mask = 0xbf80bf80;
+      const auto high = __builtin_bit_cast(f16x2, __builtin_bit_cast(u32, odd >> 1) & mask);  // codes 1, 3
+      const auto low = __builtin_bit_cast(f16x2, __builtin_bit_cast(u32, even >> 1) & mask);  // codes 0, 2
+      const f32x2 first = {static_cast<float>(low[0]), static_cast<float>(high[0])};
+      const f32x2 second = {static_cast<float>(low[1]), static_cast<float>(high[1])};
+      r[2 * k] = bits(to_bf16(first * larger));
+      r[2 * k + 1] = bits(to_bf16(second * larger));
+    }
+  }
+  return r;
+}
+
+// The eight scales of the lane's token that it passes on (two of uniform and tail formats, one of the inline format).
+template <typename Format>
+struct GatherFp8 {
+  static constexpr bool kFnuz = Format::kFlavour == Fp8::kE4m3fnuz;
+  static constexpr int kScaleRow = 8;  // floats of a token in LDS
+  struct InFlight {
+    u32x2 codes[kRows];
+    u32x2 scales;
+    u32x4 rope[2];
+  };
+
+  static void start(InFlight& f, const Token& token) {
+    const int lane = lane_id(), quarter = lane & 3;
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+      const u32 pair = load_any<u16>(token.scales + 2 * quarter);
+      f.scales = {pair << 23, pair >> 8 << 23};  // exponents of floats; what the shift leaves of bit 8 is the sign
+    } else if constexpr (Format::kScaling == Scaling::kSideFloat) {
+      f.scales = load_any<u32x2>(token.scales + 8 * quarter);
+    } else {
+      f.scales = {load_any<u32>(token.scales + 4 * quarter), 0};
+    }
+    if constexpr (Format::kRope > 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        f.rope[half] = load_any<u32x4>(token.record + Format::kRopeOffset + 64 * half + 16 * quarter);
+      }
+    }
+    const u32 offset = lane_offset(8 * static_cast<u32>(lane));
+    for_each_row(token.record,
+                 [&](int i, const Global<u8>* row) { __builtin_memcpy(&f.codes[i], row + offset, sizeof f.codes[i]); });
+  }
+
+  template <typename R>
+  static void finish(const InFlight& f, const R& rows, bool) {
+    const int lane = Format::kRope > 0 ? recomputed_lane_id() : lane_id(), token = lane >> 2, quarter = lane & 3;
+    if constexpr (Format::kScaling == Scaling::kInlineFloat) {
+      rows.scales[kScaleRow * token + quarter] = __builtin_bit_cast(float, f.scales[0]);
+    } else {
+      *reinterpret_cast<Lds<u32x2>*>(rows.scales + kScaleRow * token + 2 * quarter) = f.scales;
+    }
+    // 512 codes a row, also where only 448 are codes: the rest is overwritten by the 16-bit part below.
+    const Lds<float>* scale = rows.scales + 8 * lane / Format::kScaleTile;
+    [[maybe_unused]] u32 suspects = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) =
+          dequantise<Format>(f.codes[i], scale[kScaleRow * i]);
+      if constexpr (kFnuz) {  // 0x80 in a byte: borrows out of it where its complement has the top bit clear
+#pragma unroll
+        for (int k = 0; k < 2; ++k) suspects |= ((f.codes[i][k] ^ 0x80808080u) - 0x01010101u) & f.codes[i][k];
+      }
+    }
+    if constexpr (kFnuz) {
+      if (any((suspects & 0x80808080u) != 0)) mend_nan(f, rows);
+    }
+    if constexpr (Format::kRope > 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + token * R::kRowBytes + 2 * Format::kNope + 64 * half +
+                                       16 * quarter) = f.rope[half];
+      }
+    }
+  }
+
+  template <typename R>
+  static void mend_nan(const InFlight& f, const R& rows) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int d = 0; d < 8; ++d) {
+        if ((f.codes[i][d / 4] >> (d % 4 * 8) & 0xff) == 0x80) {
+          *reinterpret_cast<Lds<u16>*>(rows.tile + i * R::kRowBytes + 16 * lane_id() + 2 * d) = 0x7fc0;
+        }
+      }
+    }
+  }
+};
+
+template <typename Format>
+using Gather = std::conditional_t<(Format::kNope > 0), GatherFp8<Format>, Gather16<Format>>;
+
+}  // namespace pasa::hip
+
+#pragma clang force_cuda_host_device end
