@@ -4,9 +4,6 @@
 #include <cstring>
 
 #include "core/error.h"
-#ifdef PASA_WITH_HIP
-#include "harness/device_hip.h"
-#endif
 
 namespace pasa {
 
@@ -19,22 +16,16 @@ void check_status(pasa_status status) {
 }
 
 std::vector<std::string> device_names() {
-  std::vector<std::string> names;
-  for (int i = 0; i < cuda_device_count(); ++i) names.push_back("cuda:" + std::to_string(i));
-#ifdef PASA_WITH_HIP
-  for (std::string& name : hip_device_names()) names.push_back(std::move(name));
-#endif
-  names.push_back("cpu");
+  std::vector<std::string> names = hip_device_names();
+  for (int i = cuda_device_count() - 1; i >= 0; --i) names.insert(names.begin(), "cuda:" + std::to_string(i));
+  names.emplace_back("cpu");
   return names;
 }
 
 std::unique_ptr<Device> open_device(std::string_view name) {
-  const int gpus = cuda_device_count();
-  if (name == "auto") return gpus > 0 ? open_cuda(0) : open_cpu();
+  if (name == "auto") return open_device(device_names().front());
   if (name == "cpu") return open_cpu();
-#ifdef PASA_WITH_HIP
   if (std::unique_ptr<Device> device = open_hip(name)) return device;
-#endif
   int index = -1;
   if (name == "cuda") index = 0;
   if (name.starts_with("cuda:")) {
@@ -43,8 +34,8 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   }
   std::string present;
   for (const std::string& device : device_names()) present += (present.empty() ? "" : ", ") + device;
-  require(PASA_ERROR_DEVICE, index >= 0 && index < gpus, "device '", name, "' is not there, this machine has ",
-          present);
+  require(PASA_ERROR_DEVICE, index >= 0 && index < cuda_device_count(), "device '", name,
+          "' is not there, this machine has ", present);
   return open_cuda(index);
 }
 

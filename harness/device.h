@@ -1,5 +1,5 @@
 // Where a problem runs and is timed: the host, or a GPU behind the same few words. device_cpu.cpp is the host;
-// device_cuda.cpp (or device_no_cuda.cpp in a build without it) adds GPUs.
+// device_cuda.cu and device_hip.cpp (device_no_cuda.cpp and device_no_hip.cpp in a build without them) add GPUs.
 #pragma once
 
 #include <functional>
@@ -92,6 +92,9 @@ void prepare_partials(Case& c, const Device& device);
 // device_cuda.cpp or device_no_cuda.cpp.
 int cuda_device_count();
 std::unique_ptr<Device> open_cuda(int index);
+// device_hip.cpp or device_no_hip.cpp. open_hip: nullptr if that is not a name of its kind.
+std::vector<std::string> hip_device_names();
+std::unique_ptr<Device> open_hip(std::string_view name);
 // device_cpu.cpp
 std::unique_ptr<Device> open_cpu();
 
