@@ -15,6 +15,9 @@ struct Ceilings {
   double avx2_gflops;      // fp32 FMA, 256 bits
   double avx512_gflops;    // fp32 FMA, 512 bits
   double amx_gflops;       // TDPBF16PS on full tiles
+  // The same with a tile load for each, from L1: what a product that reads its operands can reach. Equal within 10 % on a
+  // quiet core; a quarter of it in the tile unit's slow state (docs/cpu.md).
+  double amx_loaded_gflops;
 
   // The unit that a kernel's arithmetic runs on, by the kernel's name ("cpu:amx").
   double for_kernel(std::string_view kernel) const {

@@ -23,7 +23,8 @@ struct Tiles {
   }
   template <int T>
   static void load(const void* from, std::ptrdiff_t stride) {
-    for (int i = 0; i < kRows; ++i) std::memcpy(tiles[T][i], static_cast<const std::byte*>(from) + i * stride, kRowBytes);
+    for (int i = 0; i < kRows; ++i)
+      std::memcpy(tiles[T][i], static_cast<const std::byte*>(from) + i * stride, kRowBytes);
   }
   template <int T>
   static void store(void* to, std::ptrdiff_t stride) {
@@ -68,5 +69,7 @@ namespace pasa {
 extern const Backend kCpuAmxEmulated;
 const Backend kCpuAmxEmulated = cpu::backend<cpu::kAmxEmulatedKernel>(
     "cpu:amx_emulated", [] { return std::string(); },
-    [](const Problem& p) -> std::string { return p.word == Word16::kF16 ? "tiles multiply bf16 only, q is fp16" : ""; });
+    [](const Problem& p) -> std::string {
+      return p.word == Word16::kF16 ? "tiles multiply bf16 only, q is fp16" : "";
+    });
 }  // namespace pasa

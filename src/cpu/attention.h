@@ -29,10 +29,10 @@ using U32 = Vec<kVectorBytes>::U32;
 using I32 = Vec<kVectorBytes>::I32;
 using Half = Vec<kVectorBytes>::Half;
 
-constexpr int kBlock = 64;       // keys taken together: 128 KiB of fp32 rows, in L2
-constexpr int kMaxHeads = 128;   // of a part; more would push Q and O out of L2
-constexpr int kHeadTile = 4;     // heads x kDimVectors vectors of sums in accumulate
-constexpr int kQueryHeads = 2 * kLanes;  // heads of a tile of scores
+constexpr int kBlock = 64;                // keys taken together: 128 KiB of fp32 rows, in L2
+constexpr int kMaxHeads = 128;            // of a part; more would push Q and O out of L2
+constexpr int kHeadTile = 4;              // heads x kDimVectors vectors of sums in accumulate
+constexpr int kQueryHeads = 2 * kLanes;   // heads of a tile of scores
 constexpr int kKeyFloats = kMaxDim + 16;  // a row of K; the padding spreads rows over the sets of L1
 constexpr int kKeyRows = kBlock + 2 * kTokenTile;
 constexpr float kSlack = 8.0f;
@@ -90,13 +90,16 @@ void load_key(Row row, float* key) {
     if constexpr (Format::kScaling == Scaling::kSideFloat) scale = row_scale(row.scales + 4 * tile);
     if constexpr (Format::kScaling == Scaling::kInlineFloat) scale = row_scale(row.record + Format::kNope + 4 * tile);
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      const std::uint32_t byte = row.scales[tile], bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
+      const std::uint32_t byte = row.scales[tile], bits = byte == 0     ? 0x00400000u
+                                                          : byte == 255 ? 0x7fc00000u
+                                                                        : byte << 23;
       std::memcpy(&scale, &bits, sizeof scale);
     }
     const std::uint8_t* codes = row.record + tile * Format::kScaleTile;
     float* to = key + tile * Format::kScaleTile;
     if (has_rare<Format::kFlavour>(codes, Format::kScaleTile)) [[unlikely]] {
-      for (int d = 0; d < Format::kScaleTile; d += kLanes) store(to + d, decode_any<Format::kFlavour>(codes + d) * scale);
+      for (int d = 0; d < Format::kScaleTile; d += kLanes)
+        store(to + d, decode_any<Format::kFlavour>(codes + d) * scale);
     } else {
 #pragma GCC unroll 4
       for (int d = 0; d < Format::kScaleTile; d += kLanes) {
@@ -148,12 +151,12 @@ int padded(int heads, int to) { return (heads + to - 1) / to * to; }
 
 // One thread's memory. Heads are padded to whole vectors; the padding's queries are zero.
 struct Scratch {
-  int dim, heads;  // heads: padded
-  Row* rows;       // [2][kBlock]
-  float* q;        // [heads / kQueryHeads, dim, kQueryHeads]
-  float* k;        // [kKeyRows, kKeyFloats]
-  float* s;        // [kKeyRows, heads]
-  float* o;        // [heads, 512]
+  int dim, heads;                // heads: padded
+  Row* rows;                     // [2][kBlock]
+  float* q;                      // [heads / kQueryHeads, dim, kQueryHeads]
+  float* k;                      // [kKeyRows, kKeyFloats]
+  float* s;                      // [kKeyRows, heads]
+  float* o;                      // [heads, 512]
   float *ref, *top, *l, *scale;  // [heads]
 
   // Lays the arrays out behind one another; with no memory it only adds up.
@@ -174,9 +177,7 @@ struct Scratch {
 };
 
 // Component 0 of a head's query; the next one is kQueryHeads floats on.
-float* q_of(const Scratch& x, int head) {
-  return x.q + head / kQueryHeads * kQueryHeads * x.dim + head % kQueryHeads;
-}
+float* q_of(const Scratch& x, int head) { return x.q + head / kQueryHeads * kQueryHeads * x.dim + head % kQueryHeads; }
 
 // ---- the four words
 
@@ -356,7 +357,8 @@ void attend(const Problem& p, const Part& part, std::byte* memory) {
 }
 
 std::size_t scratch_bytes(const Shape& shape) {
-  return Scratch{.dim = shape.dim, .heads = padded(shape.heads < kMaxHeads ? shape.heads : kMaxHeads, kLanes)}.place(nullptr);
+  return Scratch{.dim = shape.dim, .heads = padded(shape.heads < kMaxHeads ? shape.heads : kMaxHeads, kLanes)}.place(
+      nullptr);
 }
 
 }  // namespace

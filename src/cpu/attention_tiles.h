@@ -7,8 +7,9 @@
 //   accumulate  O [heads, 512] += P V
 //
 // Keys go in steps of 32, steps in chunks. A chunk's scores are kept, so its maximum is known before the first weight, and
-// O leaves the tiles once a chunk. TDPBF16PS takes 16 cycles and no vector port: while two groups of heads are accumulated,
-// the next two's weights are made and the next chunk's rows fetched. docs/cpu.md has the budget.
+// O leaves the tiles once a chunk. TDPBF16PS takes 16 cycles and no vector port: between those of scores and accumulate,
+// rows further on are fetched, and while two groups of heads are accumulated, the next two's weights are made. docs/cpu.md
+// has the budget.
 //
 // Order of dims. Splitting 64 e4m3 codes into even and odd dims costs no shuffle, so a 64-dim group of K that any source
 // quantises is stored as [32 even dims][32 odd dims], and Q alike. V's tiles have the order that unpacking two rows gives.
@@ -29,19 +30,19 @@ using U16 = Vec<64>::U16;
 using I16 = Vec<64>::I16;
 using U8 = Vec<64>::U8;
 
-constexpr int kTile = 16;        // rows of a tile, and heads or floats of a row
+constexpr int kTile = 16;  // rows of a tile, and heads or floats of a row
 constexpr int kTileBytes = 1024;
-constexpr int kStep = 32;        // keys of a row of V tiles; bf16 words of a tile row
+constexpr int kStep = 32;  // keys of a row of V tiles; bf16 words of a tile row
 constexpr int kPairs = kStep / 2;
-constexpr int kChunkSteps = 12;  // P and V tiles that one block of sums reads then just fit in L1
+constexpr int kChunkSteps = 9;  // P of 32 heads, read for every two tiles of dims, and V on its way fit in L1
 constexpr int kChunk = kChunkSteps * kStep;
-constexpr int kMaxHeads = 128;   // of a part: Q, O and a chunk's S and V fill L2
+constexpr int kMaxHeads = 128;  // of a part: Q, O and a chunk's S and V fill L2
 constexpr int kMaxGroups = kMaxHeads / kTile;
-constexpr int kValueTiles = kValueDim / kTile;  // of a step; four for each 64-dim group of K
-constexpr int kKeyBytes = 2 * kMaxDim + 64;  // a row of K; the padding spreads rows over the sets of L1
+constexpr int kValueTiles = kValueDim / kTile;              // of a step; four for each 64-dim group of K
+constexpr int kKeyBytes = 2 * kMaxDim + 64;                 // a row of K; the padding spreads rows over the sets of L1
 constexpr int kStepBytes = (kValueTiles + 1) * kTileBytes;  // of V; likewise
-constexpr int kAhead = 32;       // keys between prefetch and load, at least
-constexpr float kSlack = 8.0f;   // O is rescaled when a maximum has grown by more binary orders than this
+constexpr int kAhead = 64;                                  // keys between prefetch and load, at least
+constexpr float kSlack = 8.0f;  // O is rescaled when a maximum has grown by more binary orders than this
 
 // ---- words of 64-byte vectors
 
@@ -61,8 +62,8 @@ inline U16 join_words(F32 first, F32 second) {
   return (U16)_mm512_cvtne2ps_pbh(second, first);
 #else
   const auto a = (U16)f32_to_bf16(first), b = (U16)f32_to_bf16(second);
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42,
-                                 44, 46, 48, 50, 52, 54, 56, 58, 60, 62);
+  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34, 36, 38, 40,
+                                 42, 44, 46, 48, 50, 52, 54, 56, 58, 60, 62);
 #endif
 }
 
@@ -205,7 +206,8 @@ void load_key(Row row, unsigned split_groups, std::byte* key) {
       least = here < least ? here : least;
       store_group(key, g, load_normal<Format>(row, g, codes));
     }
-    if (any(least == 0) || has_rare_scale<Format>(row)) [[unlikely]] load_rare<Format>(row, key);
+    if (any(least == 0) || has_rare_scale<Format>(row)) [[unlikely]]
+      load_rare<Format>(row, key);
   }
 #pragma GCC unroll 9
   for (int g = Format::kNope / 64; g < Format::kDim / 64; ++g) {
@@ -246,15 +248,15 @@ Loader loader(pasa_kv_format format, int dim) {
 // are zero.
 struct Scratch {
   int dim, groups;
-  Row* rows[2];         // [kChunk]: of this chunk and of the next
-  std::byte* q;         // [groups, dim / 32] tiles [16 dim pairs, 16 heads, 2]
-  std::byte* staged;    // [16, kKeyBytes]: the queries of a group in K's order
-  std::byte* k;         // [kStep, kKeyBytes]: of this step
-  std::byte* v;         // [kChunkSteps, kValueTiles] tiles [16 key pairs, 16 dims, 2]
-  float* s;             // [groups, kChunk, 16]: S^T
-  float* s_odd;         // [kStep, 16]: a second sum, see score_single()
-  std::byte* p;         // [4, kChunkSteps] tiles [16 heads, 32 keys]: of this pair of groups and of the next
-  float* o;             // [groups, kValueTiles] tiles [16 heads, 16 dims]
+  Row* rows[2];                  // [kChunk]: of this chunk and of the next
+  std::byte* q;                  // [groups, dim / 32] tiles [16 dim pairs, 16 heads, 2]
+  std::byte* staged;             // [16, kKeyBytes]: the queries of a group in K's order
+  std::byte* k;                  // [kStep, kKeyBytes]: of this step
+  std::byte* v;                  // [kChunkSteps, kValueTiles] tiles [16 key pairs, 16 dims, 2]
+  float* s;                      // [groups, kChunk, 16]: S^T
+  float* s_odd;                  // [kStep, 16]: a second sum, see score_single()
+  std::byte* p;                  // [4, kChunkSteps] tiles [16 heads, 32 keys]: of this pair of groups and of the next
+  float* o;                      // [groups, kValueTiles] tiles [16 heads, 16 dims]
   float *ref, *top, *l, *scale;  // [groups, 16]
 
   // Lays the arrays out behind one another; with no memory it only adds up.
@@ -309,9 +311,19 @@ class Prefetcher {
     rows_ = next_, count_ = next_count_, next_count_ = 0;
   }
   void fetch(int rows) {
-    for (; rows > 0 && at_ < count_ + next_count_; --rows, ++at_) touch(at_ < count_ ? rows_[at_] : next_[at_ - count_]);
+    for (; rows > 0 && at_ < count_ + next_count_; --rows, ++at_)
+      touch(at_ < count_ ? rows_[at_] : next_[at_ - count_]);
   }
   void fetch_until(int row) { fetch(row - at_); }
+  // To be called between tile instructions: so many TDPBF16PS more have been issued. They take 16 cycles or more, and
+  // random rows arrive at 5 or 6 bytes a cycle.
+  void dots(int count) {
+    constexpr int kBytesPerDot = 96;
+    credit_ += kBytesPerDot * count;
+    if (credit_ < bytes) return;
+    credit_ -= bytes;
+    fetch(1);
+  }
   int bytes = 0;  // of a record
 
  private:
@@ -320,7 +332,7 @@ class Prefetcher {
     if (row.scales) __builtin_prefetch(row.scales, 0, 2);
   }
   const Row *rows_ = nullptr, *next_ = nullptr;
-  int count_ = 0, next_count_ = 0, at_ = 0;
+  int count_ = 0, next_count_ = 0, at_ = 0, credit_ = 0;
 };
 
 // 16 rows of 16 dwords, in place.
@@ -397,7 +409,7 @@ class Attention {
         const Keys next = list.next(x_.rows[1], capacity);
         prefetch_.set_next(x_.rows[1], next.count);
         chunk_scores();
-        chunk_values(next.count);
+        chunk_values();
         Row* const done = x_.rows[0];
         x_.rows[0] = x_.rows[1];
         x_.rows[1] = done;
@@ -467,11 +479,12 @@ class Attention {
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
         const U16 a = load<U16>(key[0] + 128 * g + 64 * half), b = load<U16>(key[1] + 128 * g + 64 * half);
-        store(to + 2 * half * kTileBytes, __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
-                                                       48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59));
+        store(to + 2 * half * kTileBytes,
+              __builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16, 48, 17, 49,
+                                      18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59));
         store(to + (2 * half + 1) * kTileBytes,
-              __builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47, 20, 52, 21, 53, 22,
-                                      54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63));
+              __builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47, 20, 52, 21, 53,
+                                      22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63));
       }
     }
   }
@@ -516,6 +529,7 @@ class Attention {
       Tiles::load<5>(k_row(kTile) + 64 * ks, kKeyBytes);
       Tiles::dot<2, 5, 6>();
       Tiles::dot<3, 5, 7>();
+      prefetch_.dots(4);
     }
     Tiles::store<0>(x_.s_rows(group, step * kStep), 64);
     Tiles::store<1>(x_.s_rows(group + 1, step * kStep), 64);
@@ -535,6 +549,7 @@ class Attention {
       Tiles::load<5>(k_row(row) + 64 * ks + 64, kKeyBytes);
       Tiles::load<7>(x_.q_tile(group, ks + 1), 64);
       Tiles::dot<1, 5, 7>();
+      prefetch_.dots(2);
     }
     Tiles::store<0>(x_.s_rows(group, step * kStep + row), 64);
     Tiles::store<1>(x_.s_odd + row * kTile, 64);
@@ -558,24 +573,19 @@ class Attention {
     }
   }
 
-  // Softmax and P V of a chunk, two groups of heads at a time; while one pair is multiplied, the next one's weights are made
-  // and the next chunk's rows are fetched.
-  void chunk_values(int next_count) {
+  // Softmax and P V of a chunk, two groups of heads at a time; while one pair is multiplied, the next one's weights are made.
+  void chunk_values() {
     const int steps = (keys_.count + kStep - 1) / kStep;
-    const auto slots_of = [&](int groups) { return kValueTiles / 4 * steps * groups; };
-    const int fetchable = slots_of(x_.groups) * 3 / 4;  // a row needs about 80 cycles, a slot takes 64 or more
-    Interleaved fetch(next_count < fetchable ? next_count : fetchable, slots_of(x_.groups),
-                      [&](int) { prefetch_.fetch(1); });
     for (int g = 0; g < 2 && g < x_.groups; ++g) {
       for (int step = 0; step < steps; ++step) make_weights(g, step);
     }
     for (int g = 0; g < x_.groups; g += 2) {
       const int left = x_.groups - g, following = left - 2 < 0 ? 0 : left - 2 < 2 ? left - 2 : 2;
-      Interleaved weights(following * steps, slots_of(left < 2 ? 1 : 2),
+      Interleaved weights(following * steps, kValueTiles / 2 * steps,
                           [&](int unit) { make_weights(g + 2 + unit / steps, unit % steps); });
       const auto side = [&] {
         weights.step();
-        fetch.step();
+        prefetch_.dots(4);
       };
       left < 2 ? accumulate_single(g, steps, side) : accumulate_pair(g, steps, side);
     }
@@ -683,8 +693,8 @@ class Attention {
   // One head's row of O, its dims in order again.
   void store_head(int head) {
     const float scale = x_.scale[head];
-    std::uint16_t* out = part_.acc ? nullptr
-                                   : p_.out + part_.row * p_.out_stride[0] + (part_.head + head) * p_.out_stride[1];
+    std::uint16_t* out =
+        part_.acc ? nullptr : p_.out + part_.row * p_.out_stride[0] + (part_.head + head) * p_.out_stride[1];
     for (int g = 0; g < kValueTiles / 4; ++g) {
       F32 y[4];
 #pragma GCC unroll 4
@@ -716,7 +726,7 @@ class Attention {
   unsigned split_groups_ = 0;
   float scale_;  // |softmax_scale| * log2 e
   Prefetcher prefetch_;
-  Keys keys_{};       // of this chunk
+  Keys keys_{};        // of this chunk
   bool first_ = true;  // this chunk is the first
 };
 

@@ -58,15 +58,17 @@ struct Partials {
 };
 
 // Fewer rows than threads, or not many more: cut rows so that no thread waits long for the last. A part costs its keys and
-// a fixed toll (queries, output, merge) worth about 64 keys.
+// a fixed toll (queries, output, merge) worth about 64 keys, and must be long enough to be worth waking a thread: 20 us or
+// so, 192 keys at 16 heads.
 int choose_splits(const Problem& p, int threads) {
   const std::int64_t rows = p.tokens * ((p.heads + 127) / 128);
   if (rows == 0 || threads == 1 || rows >= 8 * std::int64_t{threads}) return 1;
   std::int64_t keys = 0;
   for (int s = 0; s < p.source_count; ++s) keys += p.average_keys(s);
+  const std::int64_t least = std::max<std::int64_t>(64, 192 * 32 / (p.heads + 16));
   int best = 1;
   std::int64_t best_cost = 0;
-  for (int splits = 1; splits <= 64 && (splits == 1 || keys / splits >= 64); ++splits) {
+  for (int splits = 1; splits <= 64 && (splits == 1 || keys / splits >= least); ++splits) {
     const std::int64_t rounds = (rows * splits + threads - 1) / threads;
     const std::int64_t cost = rounds * ((keys + splits - 1) / splits + (splits == 1 ? 32 : 64));
     if (splits == 1 || cost < best_cost) best = splits, best_cost = cost;
@@ -89,7 +91,8 @@ void make_plan(const Kernel& kernel, const Problem& p, Plan& plan) {
   plan.workspace_bytes = detail.scratch_bytes * static_cast<std::size_t>(detail.threads);
   if (plan.splits > 1 && !p.skip_reduce) {
     const std::size_t row_bytes = partial_floats(p, plan.splits) * sizeof(float);
-    detail.wave_rows = std::clamp<std::int64_t>(static_cast<std::int64_t>(kPartialBytes / row_bytes), 1, detail.wave_rows);
+    detail.wave_rows =
+        std::clamp<std::int64_t>(static_cast<std::int64_t>(kPartialBytes / row_bytes), 1, detail.wave_rows);
     plan.workspace_bytes += aligned(row_bytes * static_cast<std::size_t>(detail.wave_rows));
   }
   plan.summary = concat("threads ", detail.threads, ", splits ", plan.splits);
@@ -223,8 +226,8 @@ extern const Kernel kPortableKernel;
 namespace pasa {
 
 extern const Backend kCpuPortable;
-const Backend kCpuPortable =
-    cpu::backend<cpu::kPortableKernel>("cpu:portable", [] { return std::string(); }, cpu::accept);
+const Backend kCpuPortable = cpu::backend<cpu::kPortableKernel>(
+    "cpu:portable", [] { return std::string(); }, cpu::accept);
 
 }  // namespace pasa
 
@@ -249,8 +252,8 @@ bool has_amx() {
 }
 
 bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
 }
 
 std::string amx_unavailable() {
