@@ -181,6 +181,12 @@ int common_alignment(const void* address, std::initializer_list<std::int64_t> by
   return 1 << std::countr_zero(bits);
 }
 
+// Of the rows of a [T, H, D] tensor.
+int row_alignment(const pasa_tensor& t) {
+  const std::int64_t bytes = element_bytes(t.dtype);
+  return common_alignment(t.data, {bytes * t.stride[0], bytes * t.stride[1]});
+}
+
 template <typename T>
 Rows<T> rows(const pasa_tensor& t) {
   return {data<T>(t), {t.stride[0], t.stride[1]}};
@@ -559,7 +565,8 @@ Checked<Merge> check(const pasa_merge_args& a) {
                         .lse_a = rows<const float>(a.lse_a),
                         .lse_b = rows<const float>(a.lse_b),
                         .lse = rows<float>(a.lse),
-                        .sink = data<const float>(a.attn_sink)});
+                        .sink = data<const float>(a.attn_sink),
+                        .alignment = std::min({row_alignment(a.out_a), row_alignment(a.out_b), row_alignment(a.out)})});
 }
 
 }  // namespace pasa::ops

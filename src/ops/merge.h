@@ -71,6 +71,7 @@ struct Merge {
   Rows<const float> lse_a, lse_b;
   Rows<float> lse;  // data may be nullptr
   const float* sink;
+  int alignment;  // of every row of 512: 2..16 bytes
 
   constexpr MergeWeights weights(std::int64_t t, std::int64_t h) const {
     return merge_weights(lse_a.data[lse_a.at(t, h)], lse_b.data[lse_b.at(t, h)], sink ? sink[h] : -kInfinity);
@@ -91,11 +92,7 @@ constexpr void store(void* data, pasa_dtype dtype, std::int64_t i, float x) {
   }
 }
 
-// Component d of a merged row whose elements begin at offsets a, b, o.
-constexpr void merge_element(const Merge& call, const MergeWeights& w, std::int64_t a, std::int64_t b, std::int64_t o) {
-  const float x = w.use_a ? w.a * load(call.out_a.data, call.dtype_a, a) : 0.0f;
-  const float y = w.use_b ? w.b * load(call.out_b.data, call.dtype_b, b) : 0.0f;
-  store(call.out.data, call.dtype, o, canonical(x + y));
-}
+// A component; that of a row without keys is given as 0.
+constexpr float merged(const MergeWeights& w, float a, float b) { return canonical(w.a * a + w.b * b); }
 
 }  // namespace pasa::ops

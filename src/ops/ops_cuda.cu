@@ -120,19 +120,19 @@ __device__ std::uint32_t dequantize_pair(std::uint16_t codes, float scale, bool 
 }
 
 template <typename Format>
-__global__ void __launch_bounds__(kThreads) write_tokens(const __grid_constant__ CacheWrite call) {
+__global__ void __launch_bounds__(kThreads, 8) write_tokens(const __grid_constant__ CacheWrite call) {
   const std::int64_t token = std::int64_t{blockIdx.x} * kWarps + warp();
   if (token >= call.tokens) return;
-  const std::int64_t slot = call.slot_mapping[token];
-  if (slot < 0 || slot >= call.cache.slots) return;
   const std::uint16_t* k = call.k + token * call.k_stride;
   constexpr int kSteps = (Format::kDim + kStep - 1) / kStep;
-  Words<4> words[kSteps];  // all loads before the first use
+  Words<4> words[kSteps];  // all loads before the first use, the slot's too
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
     const int d = step * kStep + lane() * kUnit;
     words[step] = d < Format::kDim ? load<4>(k + d, call.k_alignment) : Words<4>{};
   }
+  const std::int64_t slot = call.slot_mapping[token];
+  if (slot < 0 || slot >= call.cache.slots) return;
   const Spot spot = locate<Format>(call.cache, slot);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -263,48 +263,59 @@ __device__ Scan scan(int x) {
   return result;
 }
 
-constexpr int kEntries = 4;  // of a compact row, per thread and step
+constexpr int kEntries = 4;  // of a row, per thread and step
+constexpr int kRowStep = kThreads * kEntries;
 
+// One step of a compact row: the entries of this thread and how many the threads before it keep.
+struct Kept {
+  std::int32_t index[kEntries];
+  Scan place;
+};
 template <typename Row>
-__device__ int count_kept(const Row& row) {
-  int kept = 0;
-#pragma unroll kEntries
-  for (std::int64_t j = threadIdx.x; j < row.count; j += kThreads) kept += row[j] >= 0;
-  return scan(kept).total;
-}
-
-template <typename Row>
-__device__ int write_kept(const Row& row, std::int32_t* out) {
-  int written = 0;
-  for (std::int64_t start = 0; start < row.count; start += kThreads * kEntries) {
-    std::int32_t index[kEntries];
-    int kept = 0;
+__device__ Kept keep(const Row& row, std::int64_t start) {
+  Kept kept;
+  int count = 0;
 #pragma unroll
-    for (int e = 0; e < kEntries; ++e) {
-      const std::int64_t j = start + static_cast<int>(threadIdx.x) * kEntries + e;
-      index[e] = j < row.count ? row[j] : -1;
-      kept += index[e] >= 0;
-    }
-    const Scan place = scan(kept);
-    std::int32_t* to = out + written + place.before;
-#pragma unroll
-    for (int e = 0; e < kEntries; ++e) {
-      if (index[e] >= 0) *to++ = index[e];
-    }
-    written += place.total;
+  for (int e = 0; e < kEntries; ++e) {
+    const std::int64_t j = start + static_cast<int>(threadIdx.x) * kEntries + e;
+    kept.index[e] = j < row.count ? row[j] : -1;
+    count += kept.index[e] >= 0;
   }
-  return written;
+  kept.place = scan(count);
+  return kept;
+}
+__device__ void put(const Kept& kept, std::int32_t* out) {
+  out += kept.place.before;
+#pragma unroll
+  for (int e = 0; e < kEntries; ++e) {
+    if (kept.index[e] >= 0) *out++ = kept.index[e];
+  }
 }
 
 template <typename Builder>
 __device__ int write_row(const Builder& builder, std::int64_t t, std::int32_t* out) {
   const auto row = builder.row(t);
-  if constexpr (Builder::kCompact) {
-    return write_kept(row, out);
-  } else {
-    for (std::int64_t j = threadIdx.x; j < row.count; j += kThreads) out[j] = row[j];
-    return static_cast<int>(row.count);
+  int written = 0;
+  for (std::int64_t start = 0; start < row.count; start += kRowStep) {
+    if constexpr (Builder::kCompact) {
+      const Kept kept = keep(row, start);
+      put(kept, out + written);
+      written += kept.place.total;
+    } else {
+      std::int32_t index[kEntries];  // all loads before the first store
+#pragma unroll
+      for (int e = 0; e < kEntries; ++e) {
+        const std::int64_t j = start + e * kThreads + threadIdx.x;
+        if (j < row.count) index[e] = row[j];
+      }
+#pragma unroll
+      for (int e = 0; e < kEntries; ++e) {
+        const std::int64_t j = start + e * kThreads + threadIdx.x;
+        if (j < row.count) out[j] = index[e];
+      }
+    }
   }
+  return Builder::kCompact ? written : static_cast<int>(row.count);
 }
 
 template <typename Builder>
@@ -322,9 +333,17 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
     }
     return;
   }
+  Kept only;  // of a block with one row of one step, which need not be looked up again
+  bool is_only = false;
   if constexpr (Builder::kCompact) {
     for (std::int64_t t = first; t < last; ++t) {
-      const int count = count_kept(list.builder.row(t));
+      const auto row = list.builder.row(t);
+      int count = 0;
+      for (std::int64_t start = 0; start < row.count; start += kRowStep) {
+        only = keep(row, start);
+        count += only.place.total;
+      }
+      is_only = each == 1 && row.count > 0 && row.count <= kRowStep;
       if (leader) lists.lengths[t] = count;
     }
     cooperative_groups::this_grid().sync();
@@ -340,7 +359,13 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
   int begin = scan(before).total;
   if (leader && blockIdx.x == 0) lists.indptr[0] = 0;
   for (std::int64_t t = first; t < last; ++t) {
-    const int count = write_row(list.builder, t, lists.indices + begin);
+    int count;
+    if (is_only) {
+      put(only, lists.indices + begin);
+      count = only.place.total;
+    } else {
+      count = write_row(list.builder, t, lists.indices + begin);
+    }
     begin += count;
     if (leader) {
       lists.indptr[t + 1] = begin;
@@ -349,18 +374,63 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
   }
 }
 
-// ---- results: a warp per row and head
+// ---- results: a thread per row and head for its weights, then a warp for its components
+
+constexpr int kMergeRows = kLanes;  // of a block
+
+// kUnit components from element i on.
+__device__ void load_unit(float (&x)[kUnit], const void* data, pasa_dtype dtype, std::int64_t i, int alignment) {
+  if (dtype == PASA_F32) {
+    const auto words = load<kUnit>(static_cast<const float*>(data) + i, alignment);
+#pragma unroll
+    for (int e = 0; e < kUnit; ++e) x[e] = __uint_as_float(words.word[e]);
+  } else {
+    const auto words = load<kUnit / 2>(static_cast<const std::uint16_t*>(data) + i, alignment);
+#pragma unroll
+    for (int e = 0; e < kUnit; ++e) {
+      x[e] = dtype == PASA_BF16 ? bf16_to_float(half_of(words, e)) : f16_to_float(half_of(words, e));
+    }
+  }
+}
+__device__ void store_unit(void* data, pasa_dtype dtype, std::int64_t i, const float (&x)[kUnit], int alignment) {
+  if (dtype == PASA_F32) {
+    Words<kUnit> words;
+#pragma unroll
+    for (int e = 0; e < kUnit; ++e) words.word[e] = __float_as_uint(x[e]);
+    store(static_cast<float*>(data) + i, words, alignment);
+  } else {
+    Words<kUnit / 2> words{};
+#pragma unroll
+    for (int e = 0; e < kUnit; ++e) {
+      words.word[e / 2] |= std::uint32_t{dtype == PASA_BF16 ? float_to_bf16(x[e]) : float_to_f16(x[e])}
+                           << (16 * (e % 2));
+    }
+    store(static_cast<std::uint16_t*>(data) + i, words, alignment);
+  }
+}
 
 __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ Merge call) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kWarps + warp();
-  if (i >= call.tokens * call.heads) return;
-  const std::int64_t t = i / call.heads, h = i % call.heads;
-  const MergeWeights weights = call.weights(t, h);
-  const std::int64_t a = call.out_a.at(t, h), b = call.out_b.at(t, h), o = call.out.at(t, h);
-  __syncwarp();  // lse may be lse_a or lse_b: every lane has read them
-#pragma unroll 4
-  for (int d = lane(); d < kValueDim; d += kLanes) merge_element(call, weights, a + d, b + d, o + d);
-  if (lane() == 0 && call.lse.data) call.lse.data[call.lse.at(t, h)] = canonical(weights.lse);
+  __shared__ MergeWeights weights[kMergeRows];
+  const std::int64_t first = std::int64_t{blockIdx.x} * kMergeRows, rows = call.tokens * call.heads;
+  if (const std::int64_t i = first + lane(); warp() == 0 && i < rows) {
+    const std::int64_t t = i / call.heads, h = i % call.heads;
+    weights[lane()] = call.weights(t, h);
+    if (call.lse.data) call.lse.data[call.lse.at(t, h)] = canonical(weights[lane()].lse);
+  }
+  __syncthreads();
+  for (int row = warp(); row < kMergeRows && first + row < rows; row += kWarps) {
+    const std::int64_t t = (first + row) / call.heads, h = (first + row) % call.heads;
+    const MergeWeights w = weights[row];
+#pragma unroll
+    for (int d = lane() * kUnit; d < kValueDim; d += kStep) {
+      float x[kUnit] = {}, y[kUnit] = {};
+      if (w.use_a) load_unit(x, call.out_a.data, call.dtype_a, call.out_a.at(t, h) + d, call.alignment);
+      if (w.use_b) load_unit(y, call.out_b.data, call.dtype_b, call.out_b.at(t, h) + d, call.alignment);
+#pragma unroll
+      for (int e = 0; e < kUnit; ++e) x[e] = merged(w, x[e], y[e]);
+      store_unit(call.out.data, call.dtype, call.out.at(t, h) + d, x, call.alignment);
+    }
+  }
 }
 
 // ---- launches
@@ -437,7 +507,7 @@ void start(const List<Builder>& list, Launch how) {
 }
 
 void start(const Merge& call, const Launch& how) {
-  if (call.tokens * call.heads > 0) launch(how, merge, blocks(call.tokens * call.heads, kWarps), call);
+  if (call.tokens * call.heads > 0) launch(how, merge, blocks(call.tokens * call.heads, kMergeRows), call);
 }
 
 }  // namespace
