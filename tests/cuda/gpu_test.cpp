@@ -2,7 +2,8 @@
 // change from run to run or with the rest of the batch, unaligned tensors. Every CUDA kernel this machine runs is tried; with
 // no GPU every test reports `skipped`. (Every kernel x every case is tests/attention_test.cpp, here and on the host alike.)
 //
-// PASA_GPU_EVERY=n in the environment takes every n-th case of the large grids; compute-sanitizer runs the tests named Small.
+// PASA_GPU_EVERY=n in the environment takes every n-th case of the large grids; compute-sanitizer runs the tests named Small,
+// its racecheck those named Tiny.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -158,6 +159,25 @@ TEST_F(Gpu, SmallCasesMatchTheReference) {
         });
       }
     }
+  }
+}
+
+// Smaller still, for racecheck, which slows a kernel down a thousandfold: no kernel but the tested ones runs.
+TEST_F(Gpu, TinyCasesMatchTheReference) {
+  for (const char* text : {"decode:T=2,H=16,fmt=fp8_ds_mla,len=40+20,page=64+2,splits=2", "decode:T=2,H=72,fmt=fp8_ds_mla,len=70",
+                           "decode:T=2,H=40,fmt=bf16,len=70,splits=2", "decode:T=2,H=128,fmt=fp8_v32,len=66",
+                           "decode:T=2,H=16,fmt=f16,q=f16,len=40", "decode:T=2,H=8,fmt=fp8_e4m3fnuz,q=f16,len=40"}) {
+    SCOPED_TRACE(text);
+    Case c = make_case(parse_text(text));
+    const Reference want = compute_reference(c.problem);
+    Placed placed(c, gpu());
+    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
+      placed.poison_outputs();
+      run(problem);
+      placed.fetch_outputs();
+      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
+      EXPECT_TRUE(comparison.ok()) << comparison.text();
+    });
   }
 }
 

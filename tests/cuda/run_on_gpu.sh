@@ -2,7 +2,7 @@
 # Runs everything that needs a GPU and writes docs/results/*.json:
 #   attention_test  every kernel x every quick case, CPU kernels included
 #   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids
-#   sanitizers      memcheck, racecheck and synccheck on the tests named Small
+#   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny
 #   benchmarks      the decode tables (pasa_bench_cuda)
 #
 #   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
@@ -53,7 +53,9 @@ for group in $steps; do
     gpu) step gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json" ;;
     sanitize)
       for tool in memcheck racecheck synccheck; do
-        step "$tool" "$sanitizer" --tool $tool --error-exitcode 9 "$(find_bin gpu_test)" --gtest_filter="${SANITIZE:-Gpu.Small*}"
+        tests='Gpu.Small*'
+        [ $tool = racecheck ] && tests='Gpu.Tiny*'
+        step "$tool" "$sanitizer" --tool $tool --error-exitcode 9 "$(find_bin gpu_test)" --gtest_filter="$tests"
       done
       ;;
     bench)
