@@ -18,16 +18,31 @@ Device& device_of(const Kernel& kernel) {
   return *device;
 }
 
-Ran run_unlisted(const Backend& backend, const Case& c) {
-  const Problem problem = check(c.problem, Stage::kRun);
+Plan plan_unlisted(const Backend& backend, const Problem& problem) {
   Plan plan;
   plan.backend = &backend;
   plan.shape = problem;
   backend.plan(problem, plan);
   plan.partial = problem.skip_reduce && plan.splits > 1;
+  return plan;
+}
+
+Ran run_unlisted(const Backend& backend, const Case& c) {
+  const Problem problem = check(c.problem, Stage::kRun);
+  const Plan plan = plan_unlisted(backend, problem);
   const Memory workspace = Memory::anonymous(plan.workspace_bytes + 1);
   if (problem.tokens > 0) backend.run(problem, plan, workspace.data(), nullptr);
   return {plan.splits, plan.partial};
+}
+
+// The problem as it looks on the kernel's device, and with the kernel forced: enough to plan.
+pasa_problem as_seen_by(const Kernel& kernel, const pasa_problem& problem) {
+  pasa_problem seen = problem;
+  const pasa_device_type device = kernel.device == "cuda" ? PASA_CUDA : kernel.device == "hip" ? PASA_HIP : PASA_CPU;
+  for (const NamedTensor& named : input_tensors(seen)) named.tensor->device = device;
+  for (const NamedTensor& named : output_tensors(seen)) named.tensor->device = device;
+  seen.kernel = kernel.unlisted ? nullptr : kernel.name.c_str();
+  return seen;
 }
 
 }  // namespace
@@ -58,16 +73,25 @@ std::vector<Kernel> runnable_kernels() {
 }
 
 std::string refusal_of(const Kernel& kernel, const pasa_problem& problem) {
-  pasa_problem placed = problem;
-  const pasa_device_type device = kernel.device == "cuda" ? PASA_CUDA : kernel.device == "hip" ? PASA_HIP : PASA_CPU;
-  for (const NamedTensor& named : input_tensors(placed)) named.tensor->device = device;
-  for (const NamedTensor& named : output_tensors(placed)) named.tensor->device = device;
-  const Problem checked = check(placed, Stage::kPlan);
+  const Problem checked = check(as_seen_by(kernel, problem), Stage::kPlan);
   if (kernel.unlisted) return kernel.unlisted->decline(checked);
   for (std::size_t i = 0; i < backend_count(); ++i) {
     if (backend_at(i).name == kernel.name) return refusal(backend_at(i), checked);
   }
   return "no such kernel";
+}
+
+Ran plan_on(const Kernel& kernel, const pasa_problem& problem) {
+  const pasa_problem seen = as_seen_by(kernel, problem);
+  if (kernel.unlisted) {
+    const Plan plan = plan_unlisted(*kernel.unlisted, check(seen, Stage::kPlan));
+    return {plan.splits, plan.partial};
+  }
+  pasa_plan* plan = nullptr;
+  check_status(pasa_plan_create(&seen, &plan));
+  const Ran decided{pasa_plan_splits(plan), pasa_plan_is_partial(plan) != 0};
+  pasa_plan_destroy(plan);
+  return decided;
 }
 
 Ran run_on(const Kernel& kernel, Case& c) {

@@ -33,6 +33,8 @@ struct Ran {
   int splits = 0;
   bool partial = false;
 };
+// What a plan for the problem decides.
+Ran plan_on(const Kernel& kernel, const pasa_problem& problem);
 // Poisons the case's outputs, runs it on the kernel and brings the outputs home. The rest of the problem (splits, threads,
 // flags) is taken as it stands. Throws Error.
 Ran run_on(const Kernel& kernel, Case& c);
