@@ -30,40 +30,47 @@ std::string decline(const Problem& problem) {
   return "";
 }
 
-// 64 heads share one gathered key if they are there and their tile fits.
-int choose_head_tile(const Problem& problem, const Device& gpu) {
-  const int wanted = problem.block_h ? problem.block_h : problem.heads;
-  const bool fits = gpu.shared_bytes_per_block >= general_shared_bytes(64);
-  return wanted > 32 && fits ? 64 : 16;
+// The time of a plan in microseconds, as measured on an H200 (docs/cuda.md): a block's step of 32 keys, about one more step
+// to start and end, waves of as many blocks as fit the SMs, and a merge that grows a little with the parts.
+double estimate_us(const Problem& problem, const Device& gpu, int head_tile, int splits) {
+  const std::int64_t blocks = problem.tokens * splits * ((problem.heads + head_tile - 1) / head_tile);
+  const bool pairs = head_tile == 16 && blocks > gpu.sms && gpu.shared_bytes_per_sm >= 2 * (general_shared_bytes(16) + 1024);
+  const double step = head_tile == 64 ? 3.7 : pairs ? 3.4 : 2.6;
+  const std::int64_t slots = gpu.sms * (pairs ? 2 : 1), waves = (blocks + slots - 1) / slots;
+  std::int64_t steps = 1;
+  for (int i = 0; i < problem.source_count; ++i) {
+    const std::int64_t chunk = (problem.average_keys(i) + splits - 1) / splits;
+    steps += (chunk + 31) / 32;
+  }
+  return static_cast<double>(waves * steps) * step + (splits > 1 ? 5 + 0.13 * splits : 0);
 }
 
-// The parts that finish first, in units of one step of 32 keys: a wave of blocks takes their steps and about one more to
-// start and end; a merge costs about two and a little for each part it reads.
-int choose_splits(const Problem& problem, const Device& gpu, int head_tile) {
-  const std::int64_t blocks_per_sm = std::clamp(gpu.shared_bytes_per_sm / (general_shared_bytes(head_tile) + 1024), 1,
-                                                head_tile == 16 ? 2 : 1);
-  const std::int64_t slots = blocks_per_sm * gpu.sms;
-  const std::int64_t blocks = problem.tokens * ((problem.heads + head_tile - 1) / head_tile);
-  const auto cost = [&](int splits) {
-    std::int64_t steps = 0;
-    for (int i = 0; i < problem.source_count; ++i) {
-      const std::int64_t chunk = (problem.average_keys(i) + splits - 1) / splits;
-      steps += (chunk + 31) / 32;
+struct Choice {
+  int head_tile = 16, splits = 1;
+};
+
+Choice choose(const Problem& problem, const Device& gpu) {
+  Choice best;
+  double least = 0;
+  for (const int head_tile : {16, 64}) {
+    const bool fits = gpu.shared_bytes_per_block >= general_shared_bytes(64);
+    if (head_tile == 64 && (!fits || (problem.block_h && problem.block_h <= 16))) continue;
+    if (head_tile == 16 && fits && problem.block_h > 16) continue;
+    for (int splits = problem.splits ? problem.splits : 1; splits <= (problem.splits ? problem.splits : 64); ++splits) {
+      const double us = estimate_us(problem, gpu, head_tile, splits);
+      if (least == 0 || us < least) {
+        best = {head_tile, splits};
+        least = us;
+      }
     }
-    const std::int64_t waves = (blocks * splits + slots - 1) / slots;
-    return static_cast<double>(waves * (steps + 1)) + (splits > 1 ? 2 + 0.05 * splits : 0);
-  };
-  int best = 1;
-  for (int splits = 2; splits <= 64; ++splits) {
-    if (cost(splits) < cost(best)) best = splits;
   }
   return best;
 }
 
 void plan(const Problem& problem, Plan& plan) {
   const Device& gpu = device(problem.device_index);
-  const int head_tile = choose_head_tile(problem, gpu);
-  plan.splits = problem.splits ? problem.splits : choose_splits(problem, gpu, head_tile);
+  const auto [head_tile, splits] = choose(problem, gpu);
+  plan.splits = splits;
   const bool given = problem.skip_reduce && plan.splits > 1;  // the caller brings the room for the partials
   plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(problem.tokens, plan.splits, problem.heads) : 0;
   plan.detail = std::make_shared<Detail>(Detail{head_tile});

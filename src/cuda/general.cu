@@ -434,7 +434,7 @@ __device__ void scores(Smem<kHeadTile>& smem, int dim) {
 // One step of the running softmax; the threads of a head all hold its state. Returns whether its maximum moved.
 template <int kHeadTile, Word16 kWord>
 __device__ bool softmax(Smem<kHeadTile>& smem, float scale_log2, Partial& state) {
-  constexpr int kHeadThreads = kThreads / kHeadTile, kMine = kKeys / kHeadThreads;
+  constexpr int kHeadThreads = kThreads / kHeadTile, kMine = kKeys / kHeadThreads, kPairs = kMine / 2;
   const int head = threadIdx.x / kHeadThreads, key = threadIdx.x % kHeadThreads * kMine;
   float s[kMine];
   float top = state.m;
@@ -447,22 +447,29 @@ __device__ bool softmax(Smem<kHeadTile>& smem, float scale_log2, Partial& state)
 #pragma unroll
   for (int offset = kHeadThreads / 2; offset > 0; offset /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, offset));
   const float base = top == -kInfinity ? 0.0f : top;  // no finite score yet: weights are 0, or NaN for a NaN score
-  float sum = 0;
+  float sum[kPairs];
 #pragma unroll
-  for (int i = 0; i < kMine; ++i) {
-    s[i] = exp2f(s[i] - base);
-    sum += s[i];
+  for (int i = 0; i < kPairs; ++i) {
+    const float x = exp2f(s[2 * i] - base), y = exp2f(s[2 * i + 1] - base);
+    *reinterpret_cast<std::uint32_t*>(&smem.p[head][key + 2 * i]) = pack<kWord>(x, y);
+    sum[i] = x + y;
   }
+  // The sixteen pairs of a step are added in the same order whatever the head tile, so results do not depend on it.
 #pragma unroll
-  for (int i = 0; i < kMine; i += 2) {
-    *reinterpret_cast<std::uint32_t*>(&smem.p[head][key + i]) = pack<kWord>(s[i], s[i + 1]);
+  for (int offset = kKeys / 4; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      if (offset >= kPairs) {
+        sum[i] += __shfl_xor_sync(~0u, sum[i], offset / kPairs);
+      } else if (i < offset) {
+        sum[i] += sum[i + offset];
+      }
+    }
   }
-#pragma unroll
-  for (int offset = kHeadThreads / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   const float shrink = exp2f(state.m - base);
   if (key == 0) smem.factor[head] = shrink;
   const bool moved = state.m != top;
-  state = {top, state.l * shrink + sum};
+  state = {top, state.l * shrink + sum[0]};
   return moved;
 }
 
