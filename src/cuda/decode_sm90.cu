@@ -19,7 +19,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <atomic>
+#include <bit>
 #include <memory>
 #include <string>
 
@@ -46,10 +46,10 @@ constexpr float kSlack = 8.0f;
 
 // What a launch fixes beside the arguments.
 struct Shape2 {
-  std::int32_t groups;       // of heads; a cluster serves one
-  std::int32_t group_heads;  // heads of a group
-  std::int32_t rank_splits;  // blocks of a cluster, which split a row's tokens
-  std::uint32_t items;       // rows x splits x groups
+  std::int32_t groups;            // of heads; a cluster serves one
+  std::int32_t group_heads;       // heads of a group
+  std::int32_t log2_rank_splits;  // of the blocks of a cluster, which split a row's tokens
+  std::uint32_t items;            // rows x splits x groups
   Divider by_groups;
 };
 
@@ -80,26 +80,25 @@ struct Smem {
 };
 constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
 
-// Where this block stands: its cluster, its rank in it, and what item `i` is to it.
+// Where this block stands: its cluster, its rank in it, and what item `i` is to it. Nothing is stored: all of it follows from
+// special registers and constants, and the product warpgroups have no register to spare.
 struct Role {
   const Params& params;
-  std::uint32_t rank, cluster, clusters;  // of this block in the cluster; of the cluster in the grid
 
-  explicit __device__ Role(const Params& p) : params(p) {
-    rank = merges() ? ptx::cluster_ctarank() : 0;
-    cluster = merges() ? blockIdx.x / p.shape.rank_splits : blockIdx.x;
-    clusters = merges() ? gridDim.x / p.shape.rank_splits : gridDim.x;
-  }
+  __device__ bool merges() const { return params.shape.log2_rank_splits > 0; }
+  __device__ std::uint32_t rank_splits() const { return 1u << params.shape.log2_rank_splits; }
+  __device__ std::uint32_t rank() const { return blockIdx.x & (rank_splits() - 1); }
+  // A cluster takes every step()-th item.
   __device__ std::uint32_t count() const { return params.shape.items; }
-  __device__ std::uint32_t first() const { return cluster; }
-  __device__ std::uint32_t step() const { return clusters; }
-  __device__ bool merges() const { return params.shape.rank_splits > 1; }
+  __device__ std::uint32_t first() const { return blockIdx.x >> params.shape.log2_rank_splits; }
+  __device__ std::uint32_t step() const { return gridDim.x >> params.shape.log2_rank_splits; }
   // Nobody leaves while a neighbour may still reach into its shared memory.
   __device__ void leave() const {
     if (!merges()) return;
     ptx::barrier_cluster_arrive_relaxed();
     ptx::barrier_cluster_wait();
   }
+
   struct Item {
     std::int64_t token;
     int split, head, heads;  // first head of the block and how many it has
@@ -118,9 +117,9 @@ struct Role {
     Share share{};
     share.list[0] = part_of(args, 0, token, split);
     if (args.source_count == 2) share.list[1] = part_of(args, 1, token, split);
-    const std::int32_t count = share.list[0].count + share.list[1].count, by = params.shape.rank_splits;
+    const std::int32_t count = share.list[0].count + share.list[1].count, by = static_cast<std::int32_t>(rank_splits());
     const std::int32_t chunk = by == 1 ? count : ((count + by - 1) / by + 7) / 8 * 8;
-    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * rank, std::int64_t{count})));
+    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * rank(), std::int64_t{count})));
     share.end = count - share.begin > chunk ? share.begin + chunk : count;
     return share;
   }
@@ -173,7 +172,6 @@ __device__ void convert(const Role& role, Address<Format::kDim> at) {
         ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
         records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
         if (half == 0 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
-        ptx::fence_proxy_async_shared();
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
         if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
@@ -288,12 +286,12 @@ template <int kDim>
 __device__ void merge(const Role& role, std::uint32_t i, Smem<kDim>& smem, Address<kDim> at) {
   const Args& args = role.params.args;
   const auto item = role.item(i);
-  const int splits = role.params.shape.rank_splits, thread = threadIdx.x;
+  const int splits = static_cast<int>(role.rank_splits()), thread = threadIdx.x;
   ptx::barrier_cluster_arrive();
   ptx::barrier_cluster_wait();
 
   constexpr int kQuads = kValueDim / 4;
-  const int quads = item.heads * kQuads, begin = quads * role.rank / splits, end = quads * (role.rank + 1) / splits;
+  const int quads = item.heads * kQuads, begin = quads * role.rank() / splits, end = quads * (role.rank() + 1) / splits;
   const int first_head = begin / kQuads, heads = (end + kQuads - 1) / kQuads - first_head;
   auto* parts = reinterpret_cast<Partial*>(&smem.p);  // [split][head of ours]
   for (int split = thread / kTileHeads; split < splits; split += 2 * kWarpgroup / kTileHeads) {
@@ -339,9 +337,16 @@ __device__ void merge(const Role& role, std::uint32_t i, Smem<kDim>& smem, Addre
   ptx::barrier_cluster_wait();
 }
 
-// A tile's half is used: its converters may overwrite it. One arrival a warp.
+// A half of a tile is there. The fence between the converters' stores and the tensor cores' reads stands here, not behind the
+// stores: there it would wait for the loads that a converter has on their way.
+__device__ void wait_full(std::uint32_t barrier, std::uint32_t parity) {
+  ptx::mbarrier_wait(barrier, parity);
+  ptx::fence_proxy_async_shared();
+}
+
+// One arrival a warp: a half of a tile, or P, may be overwritten or read.
 __device__ void release(std::uint32_t barrier) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barrier);
+  if (ptx::elect_sync()) ptx::mbarrier_arrive(barrier);
 }
 
 // O += P V: 64 heads by 256 value dims, from the panels at `v` on.
@@ -379,7 +384,7 @@ __device__ void values(const Role& role, Smem<kDim>& smem, Address<kDim> at) {
       const int tile = use % 2;
       const std::uint32_t keys = ptx::uniform(at.keys(tile));
       ptx::mbarrier_wait(at.p_full(), use % 2);
-      ptx::mbarrier_wait(at.full(tile, 1), use / 2 % 2);
+      wait_full(at.full(tile, 1), use / 2 % 2);
       last = smem.last != 0;
       const float rescale[2] = {smem.rescale[rows.at[0]], smem.rescale[rows.at[1]]};
       if (last) factor[0] = smem.finish[rows.at[0]], factor[1] = smem.finish[rows.at[1]];
@@ -387,7 +392,7 @@ __device__ void values(const Role& role, Smem<kDim>& smem, Address<kDim> at) {
       start_product(o, at.p(), keys + 4 * kPanelBytes);
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(at.p_free());
+      release(at.p_free());
       release(at.free(tile, 1));
     }
     if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
@@ -410,7 +415,7 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
   }
 }
 
-// A tile's P = 2^(S - ref) in place of S, and the row's running reference, maximum and sum; returns in `rescale` what the
+// A tile's P = 2^(S - ref) in place of S, and the row's running reference and this lane's maximum and sum; returns in `rescale` what the
 // sums so far are to be multiplied by. ref follows the maximum at a distance: see kSlack.
 struct Softmax {
   float ref[2], top[2], sum[2];
@@ -432,20 +437,27 @@ struct Softmax {
         if ((mine[k / 16] >> (k / 4 % 4 * 8 + k % 2) & 1) == 0) s[k] = -kInfinity;
       }
     }
+    float most[2] = {-kInfinity, -kInfinity};
+#pragma unroll
+    for (int k = 0; k < 32; ++k) most[k / 2 % 2] = fmaxf(most[k / 2 % 2], s[k]);
+    // The maximum of a row is four lanes' business only when one of them moves the reference: a shuffle waits behind the
+    // converters' stores.
+    rescale[0] = rescale[1] = 1;
+    if (__any_sync(~0u, most[0] > ref[0] + kSlack || most[1] > ref[1] + kSlack)) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float all = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 2));
+        if (all > ref[r] + kSlack) {
+          rescale[r] = ptx::ex2(ref[r] - all);
+          ref[r] = all;
+          sum[r] *= rescale[r];
+        }
+      }
+    }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float most = -kInfinity;
-#pragma unroll
-      for (int k = 2 * r; k < 32; k += 4) most = fmaxf(most, fmaxf(s[k], s[k + 1]));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      top[r] = fmaxf(top[r], most);
-      rescale[r] = 1;
-      if (most > ref[r] + kSlack) {
-        rescale[r] = ptx::ex2(ref[r] - most);
-        ref[r] = most;
-        sum[r] *= rescale[r];
-      }
+      top[r] = fmaxf(top[r], most[r]);
       const float base = ref[r] == -kInfinity ? 0 : ref[r];
 #pragma unroll
       for (int k = 2 * r; k < 32; k += 4) {
@@ -468,7 +480,10 @@ __device__ void finish_rows(const Role& role, std::uint32_t i, Smem<kDim>& smem,
     float sum = softmax.sum[r];
     sum += __shfl_xor_sync(~0u, sum, 1);
     sum += __shfl_xor_sync(~0u, sum, 2);
-    const float ref = softmax.ref[r], top = softmax.top[r];
+    const float ref = softmax.ref[r];
+    float top = softmax.top[r];
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     const int row = rows.at[r], head = item.head + row;
     if (threadIdx.x % 4 != 0) continue;
     if (role.merges() || args.partial) {
@@ -511,13 +526,13 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
 
       float s[32];
       // S = Q K^T, in two halves of the sum as the converters finish them, behind the P V of the tile before.
-      ptx::mbarrier_wait(at.full(tile, 0), parity);
+      wait_full(at.full(tile, 0), parity);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kLeftSteps; ++step) {
         ptx::wgmma_m64n64k16<0>(s, a + column_step(step), b + column_step(step), step > 0);
       }
-      ptx::mbarrier_wait(at.full(tile, 1), parity);
+      wait_full(at.full(tile, 1), parity);
 #pragma unroll
       for (int step = kLeftSteps; step < kSteps; ++step) {
         ptx::wgmma_m64n64k16<0>(s, a + column_step(step), b + column_step(step), true);
@@ -528,7 +543,7 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
       ptx::wgmma_touch(o);
       if (!first) {
         release(at.free(tile ^ 1, 0));
-        if (lane == 0) ptx::mbarrier_arrive(at.p_full());  // its product runs under this softmax
+        release(at.p_full());  // its product runs under this softmax
       }
 
       const auto* info = reinterpret_cast<const uint4*>(smem.info[tile]);
@@ -560,7 +575,7 @@ __device__ void scores(const Role& role, Smem<kDim>& smem, Address<kDim> at, con
       if (last) finish_rows(role, i, smem, softmax);
       ptx::fence_proxy_async_shared();
       ptx::bar_sync<2, kWarpgroup>();  // the product reads every warp's P
-      if (last && lane == 0) ptx::mbarrier_arrive(at.p_full());
+      if (last) release(at.p_full());
       rescale_rows(o, rescale);
       start_product(o, at.p(), keys);
     }
@@ -583,7 +598,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   using S = Smem<Format::kDim>;
   S& smem = *reinterpret_cast<S*>(shared);
   const Address<Format::kDim> at(smem);
-  const Role role(params);
+  const Role role{params};
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 
   if (threadIdx.x == 0) {
@@ -734,8 +749,9 @@ Detail choose_shape(const Problem& problem) {
       const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
       const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
       const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-      const double merge = rank_splits == 1 ? 0 : 2000 + 60.0 * group_heads;
-      const double cost = static_cast<double>(rounds) * (4000 + 2700 * tiles + merge + 10.0 * group_heads);
+      // Measured on an H200 in cycles: start and end, a tile, and a merge.
+      const double merge = rank_splits == 1 ? 0 : 950 + 105.0 * group_heads + 250.0 * rank_splits;
+      const double cost = static_cast<double>(rounds) * (13500 + 20.0 * group_heads + 4850 * tiles + merge);
       if (best.clusters == 0 || cost < least) best = detail, least = cost;
     }
   }
@@ -796,8 +812,8 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
     const int groups = (problem.heads + detail.group_heads - 1) / detail.group_heads;
     const std::int64_t items = problem.tokens * plan.splits * groups;
     const Params params{args,
-                        {groups, detail.group_heads, detail.rank_splits, static_cast<std::uint32_t>(items),
-                         make_divider(static_cast<std::uint32_t>(groups))}};
+                        {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
+                         static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
     cudaLaunchAttribute attribute{};
     cudaLaunchConfig_t config = launch_config(detail, problem.dim, std::min(items, detail.clusters), attribute);
     config.stream = static_cast<cudaStream_t>(stream);

@@ -202,6 +202,17 @@ __device__ inline std::uint32_t opaque(std::uint32_t x) {
   return x;
 }
 
+// True in one lane of the (whole) warp; cheaper than asking for the lane's number.
+__device__ inline bool elect_sync() {
+  std::uint32_t elected;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(elected));
+  return elected != 0;
+}
+
 // A value that is the same in the whole warp, and known to be.
 __device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
