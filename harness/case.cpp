@@ -266,7 +266,6 @@ Work count_work(const pasa_problem& problem) {
     }
     work.keys += keys;
     work.gathered_bytes += static_cast<double>(keys) * bytes_per_key(p, s);
-    work.pool_bytes[s] = static_cast<std::int64_t>(span_bytes(s == 0 ? problem.main.kv : problem.extra.kv));
   }
   const double rows = static_cast<double>(p.tokens) * p.heads;
   work.flops = 2.0 * static_cast<double>(work.keys) * p.heads * (p.dim + kValueDim);

@@ -69,7 +69,7 @@ void add_outputs(Case& c, const Outputs& outputs);
 void add_partials(Case& c, int splits);
 void reduce_partials(Case& c);
 // Every byte of every output, gaps between rows included, becomes 0xff (NaN in each output type): stale output cannot pass
-// for a result. `run` it before each kernel call.
+// for a result. For use before each kernel call.
 void poison_outputs(const Case& c);
 // True if the gaps between the rows of the outputs still hold 0xff.
 bool gaps_untouched(const Case& c);
@@ -86,13 +86,12 @@ pasa_tensor dense_view(void* data, pasa_dtype dtype, std::span<const std::int64_
 
 // What one call has to do, counted from its lists (host memory): the figures of `pasa bench`.
 struct Work {
-  std::int64_t keys = 0;         // valid entries of all lists
-  std::int64_t listed = 0;       // entries, valid or not
-  std::int64_t distinct[2]{};    // different slots each source's rows name
-  std::int64_t pool_bytes[2]{};  // span of each pool
-  double flops = 0;              // 2 * H * (D + 512) a key
-  double gathered_bytes = 0;     // every key at its format's size: what a kernel without reuse between rows reads
-  double bytes = 0;              // gathered + q + lists + out + lse
+  std::int64_t keys = 0;       // valid entries of all lists
+  std::int64_t listed = 0;     // entries, valid or not
+  std::int64_t distinct[2]{};  // different slots each source's rows name
+  double flops = 0;            // 2 * H * (D + 512) a key
+  double gathered_bytes = 0;   // every key at its format's size: what a kernel without reuse between rows reads
+  double bytes = 0;            // gathered + q + lists + out + lse
 };
 Work count_work(const pasa_problem& problem);
 
