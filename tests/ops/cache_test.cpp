@@ -204,7 +204,7 @@ TEST_P(Caches, WritesItsSlotsAndNothingElse) {
           expected.write_by_model(mapping[i], k.data() + static_cast<int>(i) * f.dim);
       }
       ASSERT_EQ(got.bytes, expected.bytes) << "page " << page << ", padding " << padding;
-      ASSERT_EQ(0, std::memcmp(got.scales.data(), expected.scales.data(), got.scales.size() * 4));
+      ASSERT_EQ(got.scales, expected.scales);
     }
   }
 }
