@@ -115,21 +115,27 @@ void load_key(Row row, float* key) {
 }
 
 // core/format.h's with_format() as a table: the only switch over formats in this object.
-using LoadKey = void (*)(Row, float*);
-LoadKey loader(pasa_kv_format format, int dim) {
+struct Loader {
+  void (*load)(Row, float*);
+  int record_bytes;
+};
+template <typename Format>
+constexpr Loader kLoader = {load_key<Format>, Format::kRecordBytes};
+
+Loader loader(pasa_kv_format format, int dim) {
   switch (format) {
     case PASA_KV_F16:
-      return dim == 512 ? load_key<F16<512>> : load_key<F16<576>>;
+      return dim == 512 ? kLoader<F16<512>> : kLoader<F16<576>>;
     case PASA_KV_FP8_E4M3FN:
-      return load_key<UniformFp8<Fp8::kE4m3fn>>;
+      return kLoader<UniformFp8<Fp8::kE4m3fn>>;
     case PASA_KV_FP8_E4M3FNUZ:
-      return load_key<UniformFp8<Fp8::kE4m3fnuz>>;
+      return kLoader<UniformFp8<Fp8::kE4m3fnuz>>;
     case PASA_KV_FP8_DS_MLA:
-      return load_key<Fp8DsMla>;
+      return kLoader<Fp8DsMla>;
     case PASA_KV_FP8_V32:
-      return load_key<Fp8V32>;
+      return kLoader<Fp8V32>;
     default:
-      return dim == 512 ? load_key<Bf16<512>> : load_key<Bf16<576>>;
+      return dim == 512 ? kLoader<Bf16<512>> : kLoader<Bf16<576>>;
   }
 }
 
@@ -138,11 +144,6 @@ void scrub(float* key, int dim) {  // nan_to_zero
     const F32 x = load<F32>(key + d);
     store(key + d, x == x ? x : F32{});
   }
-}
-
-void prefetch(Row row) {
-  for (int at = 0; at < 1152; at += 64) __builtin_prefetch(row.record + at);
-  if (row.scales) __builtin_prefetch(row.scales);
 }
 
 // ---- scratch
@@ -195,14 +196,28 @@ void transpose_queries(const Problem& p, const Part& part, const Scratch& scratc
   }
 }
 
-void load_keys(const Problem& p, const Row* rows, Keys keys, float* k) {
+// Calls visit(source, i) for each of the keys.
+template <typename Visit>
+void for_each_key(const Problem& p, Keys keys, Visit visit) {
   for (int s = 0; s < p.source_count; ++s) {
-    const LoadKey load_one = loader(p.source[s].format, p.dim);
-    for (int i = s == 0 ? 0 : keys.main; i < (s == 0 ? keys.main : keys.count); ++i) {
-      load_one(rows[i], k + i * kKeyFloats);
-      if (p.nan_to_zero) scrub(k + i * kKeyFloats, p.dim);
-    }
+    const Loader source = loader(p.source[s].format, p.dim);
+    for (int i = s == 0 ? 0 : keys.main; i < (s == 0 ? keys.main : keys.count); ++i) visit(source, i);
   }
+}
+
+void load_keys(const Problem& p, const Row* rows, Keys keys, float* k) {
+  for_each_key(p, keys, [&](const Loader& source, int i) {
+    source.load(rows[i], k + i * kKeyFloats);
+    if (p.nan_to_zero) scrub(k + i * kKeyFloats, p.dim);
+  });
+}
+
+void prefetch_keys(const Problem& p, const Row* rows, Keys keys) {
+  for_each_key(p, keys, [&](const Loader& source, int i) {
+    for (int at = 0; at < source.record_bytes; at += 64) __builtin_prefetch(rows[i].record + at);
+    __builtin_prefetch(rows[i].record + source.record_bytes - 1);  // another line if records are not aligned to lines
+    if (rows[i].scales) __builtin_prefetch(rows[i].scales);
+  });
 }
 
 // S^T [Tokens, Vectors * kLanes] of a tile; s has `stride` floats a row.
@@ -343,7 +358,7 @@ void attend(const Problem& p, const Part& part, std::byte* memory) {
   for (bool first = true; keys.count > 0; first = false) {
     load_keys(p, rows, keys, x.k);
     const Keys next = list.next(ahead, kBlock);
-    for (int i = 0; i < next.count; ++i) prefetch(ahead[i]);
+    prefetch_keys(p, ahead, next);
     scores(x, keys.count);
     softmax(x, keys.count, p.scale_log2, first);
     accumulate(x, heads, keys.count, first);

@@ -221,9 +221,10 @@ using LoadKey = void (*)(Row, unsigned, std::byte*);
 struct Loader {
   LoadKey load;
   int code_groups;  // the first groups are quantised
+  int record_bytes;
 };
 template <typename Format>
-constexpr Loader kLoader = {load_key<Format>, Format::kNope / 64};
+constexpr Loader kLoader = {load_key<Format>, Format::kNope / 64, Format::kRecordBytes};
 
 // core/format.h's with_format() as a table: the only switch over formats in this object. fp16 pools go with fp16 queries,
 // which this kernel declines.
@@ -329,6 +330,7 @@ class Prefetcher {
  private:
   void touch(Row row) const {
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row.record + at, 0, 2);
+    __builtin_prefetch(row.record + bytes - 1, 0, 2);  // another line if records are not aligned to lines
     if (row.scales) __builtin_prefetch(row.scales, 0, 2);
   }
   const Row *rows_ = nullptr, *next_ = nullptr;
@@ -381,8 +383,7 @@ class Attention {
       const Loader from = loader(p_.source[s].format, p_.dim);
       load_[s] = from.load;
       split_groups_ |= (1u << from.code_groups) - 1;
-      const int bytes = from.code_groups * 64 + (p_.dim / 64 - from.code_groups) * 128;
-      prefetch_.bytes = bytes > prefetch_.bytes ? bytes : prefetch_.bytes;
+      if (from.record_bytes > prefetch_.bytes) prefetch_.bytes = from.record_bytes;
     }
     scale_ = p_.scale_log2 < 0 ? -p_.scale_log2 : p_.scale_log2 > 0 ? p_.scale_log2 : 1.0f;
   }
