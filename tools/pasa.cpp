@@ -89,20 +89,26 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// A line on a terminal that tells how far a long task is, and vanishes.
+// A line on a terminal that tells how far a long task is, and vanishes when it is done.
 class Progress {
  public:
   explicit Progress(std::string what) : what_(std::move(what)), shown_(isatty(STDERR_FILENO) != 0) {}
-  ~Progress() {
-    if (shown_ && last_ >= 0) std::fprintf(stderr, "\r\033[K");
-  }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() { clear(); }
   void operator()(double fraction) {
     const int now = static_cast<int>(100 * fraction);
+    if (now >= 100) return clear();
     if (!shown_ || now == last_) return;
     std::fprintf(stderr, "\r%s %d %%", what_.c_str(), last_ = now);
   }
 
  private:
+  void clear() {
+    if (last_ >= 0) std::fprintf(stderr, "\r\033[K");
+    last_ = -1;
+  }
+
   std::string what_;
   bool shown_;
   int last_ = -1;
@@ -477,6 +483,7 @@ int bench(const Options& options) {
     for (const std::string& kernel : wanted_kernels(c, options)) json.push_back(bench_one(c, work, options, kernel));
     print_notes(c);
   }
+  progress(1);
   if (options.json) {
     print("{}\n", json.dump(2));
     return 0;
