@@ -164,7 +164,7 @@ struct Scratch {
   std::size_t place(std::byte* memory) {
     std::size_t at = 0;
     const auto take = [&]<typename T>(T*& array, int count) {
-      array = reinterpret_cast<T*>(memory + at);
+      array = memory ? reinterpret_cast<T*>(memory + at) : nullptr;
       at += (static_cast<std::size_t>(count) * sizeof(T) + 63) / 64 * 64;
     };
     take(rows, 2 * kBlock);

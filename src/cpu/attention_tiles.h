@@ -264,7 +264,7 @@ struct Scratch {
   std::size_t place(std::byte* memory) {
     std::size_t at = 0;
     const auto take = [&]<typename T>(T*& array, std::size_t count) {
-      array = reinterpret_cast<T*>(memory + at);
+      array = memory ? reinterpret_cast<T*>(memory + at) : nullptr;
       at += (count * sizeof(T) + 255) / 256 * 256;
     };
     const auto g = static_cast<std::size_t>(groups);
