@@ -611,22 +611,24 @@ TEST(Validate, CountsSkippedIndices) {
 }
 
 TEST(Lists, RowRangeClampsWhatTheDeviceMayHold) {
+  const std::vector<std::int32_t> entries(40);
   const std::int32_t indptr[] = {-5, 3, 1, 100};
-  Source ragged{.indptr = indptr, .nnz = 8};
+  Source ragged{.indices = entries.data(), .indptr = indptr, .nnz = 8};
   EXPECT_EQ(row_range(ragged, 0).count, 3);
   EXPECT_EQ(row_range(ragged, 1).count, 0);
   EXPECT_EQ(row_range(ragged, 2).count, 7);
   const std::int32_t lengths[] = {-1, 0, 4, 9};
-  Source rectangular{.lengths = lengths, .width = 6, .index_stride = 10};
+  Source rectangular{.indices = entries.data(), .lengths = lengths, .width = 6, .index_stride = 10};
   EXPECT_EQ(row_range(rectangular, 0).count, 0);
   EXPECT_EQ(row_range(rectangular, 2).count, 4);
   EXPECT_EQ(row_range(rectangular, 3).count, 6);
 }
 
 TEST(Lists, SplitsAreTheWorkedExamples) {
-  const auto counts = [](std::int64_t length, int splits) {
+  const std::vector<std::int32_t> entries(10);
+  const auto counts = [&](std::int64_t length, int splits) {
     std::vector<std::int64_t> result;
-    for (int i = 0; i < splits; ++i) result.push_back(split_range({nullptr, length}, i, splits).count);
+    for (int i = 0; i < splits; ++i) result.push_back(split_range({entries.data(), length}, i, splits).count);
     return result;
   };
   EXPECT_EQ(counts(10, 4), (std::vector<std::int64_t>{3, 3, 3, 1}));
