@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -426,7 +427,7 @@ std::vector<Cell> table_cells(const std::string& table, const std::string& heads
 }
 
 int run(int argc, char** argv) {
-  std::string table = "flashmla", heads = "16,64,128", tokens = "1,4,16,64,128,256", lists, kernel, json,
+  std::string table = "flashmla", heads = "16,64,128", tokens = "1,4,16,64,128,256", lists, kernel, json, commit,
               peers = "bench/peers/decode.csv";
   int replays = 15, splits = 0;
   CLI::App app{"decode on a GPU, beside its peers"};
@@ -439,6 +440,7 @@ int run(int argc, char** argv) {
   app.add_option("--replays", replays);
   app.add_option("--peers", peers);
   app.add_option("--json", json, "write the rows here");
+  app.add_option("--commit", commit, "what the file says of the source");
   CLI11_PARSE(app, argc, argv);
   if (const std::string reason = cuda::unavailable(80); !reason.empty()) {
     std::fprintf(stderr, "device: no GPU: %s\n", reason.c_str());
@@ -480,8 +482,13 @@ int run(int argc, char** argv) {
   if (!json.empty()) {
     std::string command;
     for (int i = 0; i < argc; ++i) command += concat(i ? " " : "", argv[i]);
+    char date[16];
+    const std::time_t now = std::time(nullptr);
+    std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
     const nlohmann::json file = {{"command", command},
                                  {"device", gpu->description()},
+                                 {"date", date},
+                                 {"commit", commit},
                                  {"method", "graph replay; cold: L2 emptied by reads, rotating inputs; hot: one input; median"},
                                  {"ceilings",
                                   {{"copy_gbps", ceilings.copy_gbps},

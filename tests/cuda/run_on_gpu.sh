@@ -60,7 +60,8 @@ for group in $steps; do
       ;;
     bench)
       for table in flashmla formats loops v32; do
-        step "bench_$table" "$(find_bin pasa_bench_cuda)" --table $table --peers "$root/bench/peers/decode.csv" --json "$results/decode_$table.json"
+        step "bench_$table" "$(find_bin pasa_bench_cuda)" --table $table --peers "$root/bench/peers/decode.csv" \
+          --commit "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}" --json "$results/decode_$table.json"
       done
       ;;
     *) echo "no such step: $group" >&2; exit 2 ;;
