@@ -6,7 +6,8 @@
 
 A table stands between two comments:
 
-    <!-- table: decode flashmla -->  ...generated...  <!-- end -->
+    <!-- table: decode flashmla -->  ...generated...  <!-- end -->         docs/results/decode_flashmla.json
+    <!-- table: cpu xeon 9efc459 -->  ...generated...  <!-- end -->         docs/results/cpu-xeon.json, that commit's runs
 
 The words after "table:" are a function of this file and its arguments.
 """
@@ -50,18 +51,28 @@ def decode(name):
     return markdown(["format", "lists", "heads", "keys", *(f"T={t}" for t in tokens)], body) + "\n\n" + caption(result)
 
 
-def cpu(name):
-    """Rows of `pasa bench --json`, under the machine they were measured on."""
-    result = load(f"cpu_{name}")
-    body = [[row["problem"], row["kernel"], row["threads"], number(row["median_s"] * 1e6), f"{100 * row['spread']:.0f} %",
-             number(row["gbytes_per_s"]), f"{row['gflops_per_s']:.0f}", row["roofline"]["bound"],
-             f"{100 * row['roofline']['fraction']:.0f} %"] for row in result["rows"]]
-    header = ["problem", "kernel", "threads", "us", "spread", "GB/s", "GFLOP/s", "bound", "of roofline"]
-    return markdown(header, body) + "\n\n" + caption(result)
+def cpu(name, commit):
+    """The runs of one commit: a row per kernel, format, threads and query rows; a column per head count."""
+    result = load(f"cpu_{name}".replace("_", "-", 1))
+    parts = []
+    for run in result.get("runs", [result]):
+        if run["commit"] != commit:
+            continue
+        lines = {}
+        for row in run["results"]:
+            key = (f"`{row['kernel']}`", f"`{row['format']}`", row["threads"], row["rows"], row["keys"])
+            gather = f", {100 * row['of_gather']:.0f} % of gather" if "of_gather" in row and row["kernel"] == "cpu:amx" else ""
+            lines.setdefault(key, {})[row["heads"]] = f"{number(row['us'])} us, {100 * row['of_peak']:.0f} %{gather}"
+        heads = sorted({row["heads"] for row in run["results"]})
+        body = [[*key, *(cells.get(h, "") for h in heads)] for key, cells in lines.items()]
+        header = ["kernel", "format", "threads", "rows", "keys", *(f"H={h}: time, of peak" for h in heads)]
+        note = f"*{result['machine']}; {result['date']}, commit {commit}; {run.get('state', result.get('time', ''))}*"
+        parts.append(markdown(header, body) + "\n\n" + note)
+    return "\n\n".join(parts)
 
 
 TABLES = {"decode": decode, "cpu": cpu}
-MARK = re.compile(r"(<!-- table: ([\w ]+) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 
 def generate(match):

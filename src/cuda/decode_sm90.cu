@@ -678,7 +678,7 @@ std::string decline(const Problem& problem) {
     }
     if (layout_of(format) != layout_of(problem.source[0].format)) return "extra_kv has another format than kv";
     if (!is_multiple(source.kv, 16) || source.page_stride % 16 != 0) {
-      return concat(name, " is at ", source.kv, " with rows or pages ", source.page_stride,
+      return concat(name, " is at ", static_cast<const void*>(source.kv), " with rows or pages ", source.page_stride,
                     " bytes apart, 16-byte loads need multiples of 16");
     }
     entries += problem.source[s].ragged ? source.nnz : source.width;
@@ -740,7 +740,7 @@ Detail choose_shape(const Problem& problem) {
   for (int group_heads = kTileHeads; group_heads >= 16; group_heads /= 2) {
     if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
     for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
-      if (rank_splits > 1 && problem.splits > 1) break;  // the caller cuts the rows
+      if (rank_splits > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
       Detail detail{group_heads, rank_splits, 0};
       detail.clusters = active_clusters(problem, detail);
       if (detail.clusters == 0) continue;
