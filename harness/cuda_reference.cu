@@ -28,8 +28,9 @@ __device__ float element(const Source& source, std::int64_t page_tokens, std::in
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       scale = ue8m0_to_float(page[page_tokens * Format::kRecordBytes + slot % page_tokens * Format::kTailBytes + tile]);
     } else {
-      const std::uint8_t* at = Format::kScaling == Scaling::kSideFloat ? source.scales + slot * source.scale_stride + 4 * tile
-                                                                       : record + Format::kNope + 4 * tile;
+      const std::uint8_t* at = Format::kScaling == Scaling::kSideFloat
+                                   ? source.scales + slot * source.scale_stride + 4 * tile
+                                   : record + Format::kNope + 4 * tile;
       scale = *reinterpret_cast<const float*>(at);
     }
     return fp8_to_float(Format::kFlavour, record[d]) * scale;
@@ -71,7 +72,8 @@ struct View {
 __global__ void __launch_bounds__(kHeads* kLanes) attend(const __grid_constant__ View p, const DeviceReference result) {
   __shared__ double key[kMaxDim];
   const std::int64_t t = blockIdx.x;
-  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes, head = static_cast<int>(blockIdx.y) * kHeads + warp;
+  const int warp = threadIdx.x / kLanes, lane = threadIdx.x % kLanes,
+            head = static_cast<int>(blockIdx.y) * kHeads + warp;
   const bool live = head < p.shape.heads;
   double q[kMaxDim / kLanes] = {}, acc[kValueDim / kLanes] = {};
   if (live) {
@@ -198,8 +200,8 @@ void sum_errors(const pasa_problem& problem, const DeviceReference& want, ErrorS
   cuda::check(cudaMemsetAsync(sums, 0, sizeof *sums, stream), "cudaMemsetAsync");
   if (p.tokens == 0) return;
   add_errors<<<static_cast<unsigned>(p.tokens), 256, 0, stream>>>(view_of(p), p.out, p.out_stride[0], p.out_stride[1],
-                                                                 want.lse ? p.lse : nullptr, p.lse_stride[0],
-                                                                 p.lse_stride[1], want, sums);
+                                                                  want.lse ? p.lse : nullptr, p.lse_stride[0],
+                                                                  p.lse_stride[1], want, sums);
   cuda::check(cudaGetLastError(), "sum_errors");
 }
 

@@ -130,11 +130,14 @@ class CudaDevice : public Device {
       });
       Timing reps = timing;
       reps.cold = false;
-      overhead = measure(reps, [&] { return empty.seconds(); }, [] {}).median();
+      overhead = measure(
+                     reps, [&] { return empty.seconds(); }, [] {})
+                     .median();
     }
     Timing reps = timing;
     reps.cold = false;
-    return measure(reps, [&] { return std::max(graph.seconds() - overhead, 0.0) / calls; }, [] {});
+    return measure(
+        reps, [&] { return std::max(graph.seconds() - overhead, 0.0) / calls; }, [] {});
   }
 
   // Matrix rate as recorded on an H200; gathering is measured once, over 1 GiB.

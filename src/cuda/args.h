@@ -54,7 +54,7 @@ struct Partials {
 };
 
 struct Args {
-  const std::uint16_t* q;  // [T, H, D], bf16 or f16
+  const std::uint16_t* q;    // [T, H, D], bf16 or f16
   std::int64_t q_stride[2];  // elements between tokens, heads
   std::int64_t tokens;
   std::int32_t heads, dim;
@@ -120,7 +120,8 @@ constexpr Row locate(const SourceArgs& source, std::uint32_t slot) {
   const std::uint8_t* base = source.kv + page * source.page_stride;
   Row row{base + std::uint64_t{place} * Format::kRecordBytes, nullptr};
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-    row.scales = base + std::uint64_t{source.page_tokens} * Format::kRecordBytes + std::uint64_t{place} * Format::kTailBytes;
+    row.scales =
+        base + std::uint64_t{source.page_tokens} * Format::kRecordBytes + std::uint64_t{place} * Format::kTailBytes;
   }
   if constexpr (Format::kScaling == Scaling::kSideFloat) row.scales = source.scales + slot * source.scale_stride;
   return row;

@@ -34,7 +34,8 @@ std::string decline(const Problem& problem) {
 // to start and end, waves of as many blocks as fit the SMs, and a merge that grows a little with the parts.
 double estimate_us(const Problem& problem, const Device& gpu, int head_tile, int splits) {
   const std::int64_t blocks = problem.tokens * splits * ((problem.heads + head_tile - 1) / head_tile);
-  const bool pairs = head_tile == 16 && blocks > gpu.sms && gpu.shared_bytes_per_sm >= 2 * (general_shared_bytes(16) + 1024);
+  const bool pairs =
+      head_tile == 16 && blocks > gpu.sms && gpu.shared_bytes_per_sm >= 2 * (general_shared_bytes(16) + 1024);
   const double step = head_tile == 64 ? 3.7 : pairs ? 3.4 : 2.6;
   const std::int64_t slots = gpu.sms * (pairs ? 2 : 1), waves = (blocks + slots - 1) / slots;
   std::int64_t steps = 1;
@@ -90,19 +91,20 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
 }  // namespace
 
 void reduce(const Reduce& problem, void* stream) {
-  launch_merge({.partials = {const_cast<float*>(problem.acc), const_cast<float*>(problem.m), const_cast<float*>(problem.l)},
-                .tokens = problem.tokens,
-                .heads = problem.heads,
-                .splits = static_cast<std::int32_t>(problem.splits),
-                .sink = problem.sink,
-                .out = problem.out,
-                .out_dtype = problem.out_dtype,
-                .out_stride = {problem.out_stride[0], problem.out_stride[1]},
-                .lse = problem.lse,
-                .lse_stride = {problem.lse_stride[0], problem.lse_stride[1]},
-                .max_logits = nullptr,
-                .max_logits_stride = {}},
-               /*overlap=*/false, stream);
+  launch_merge(
+      {.partials = {const_cast<float*>(problem.acc), const_cast<float*>(problem.m), const_cast<float*>(problem.l)},
+       .tokens = problem.tokens,
+       .heads = problem.heads,
+       .splits = static_cast<std::int32_t>(problem.splits),
+       .sink = problem.sink,
+       .out = problem.out,
+       .out_dtype = problem.out_dtype,
+       .out_stride = {problem.out_stride[0], problem.out_stride[1]},
+       .lse = problem.lse,
+       .lse_stride = {problem.lse_stride[0], problem.lse_stride[1]},
+       .max_logits = nullptr,
+       .max_logits_stride = {}},
+      /*overlap=*/false, stream);
 }
 
 }  // namespace cuda

@@ -68,7 +68,8 @@ std::string unavailable_on(int index, int capability) {
   }
   const Device& found = device(index);
   if (found.capability() >= capability) return "";
-  return concat(found.name, " has compute capability ", version(found.capability()), ", needed is ", version(capability));
+  return concat(found.name, " has compute capability ", version(found.capability()), ", needed is ",
+                version(capability));
 }
 
 void check(cudaError_t status, const char* call) {

@@ -21,10 +21,13 @@ TEST(Divider, IsExactBelow2To31) {
   std::mt19937 random(1);
   for (const std::uint32_t d : divisors) {
     const Divider by = make_divider(d);
-    std::vector<std::uint32_t> dividends = {0, 1, d - 1, d, INT32_MAX, INT32_MAX - 1u, INT32_MAX / d * d, INT32_MAX / d * d - 1};
+    std::vector<std::uint32_t> dividends = {
+        0, 1, d - 1, d, INT32_MAX, INT32_MAX - 1u, INT32_MAX / d * d, INT32_MAX / d * d - 1};
     for (int i = 0; i < 200; ++i) {
-      const std::uint32_t multiple = static_cast<std::uint32_t>(random() >> 1) / d * d;  // quotients change at multiples
-      dividends.insert(dividends.end(), {multiple, multiple ? multiple - 1 : 0, static_cast<std::uint32_t>(random() >> 1)});
+      const std::uint32_t multiple =
+          static_cast<std::uint32_t>(random() >> 1) / d * d;  // quotients change at multiples
+      dividends.insert(dividends.end(),
+                       {multiple, multiple ? multiple - 1 : 0, static_cast<std::uint32_t>(random() >> 1)});
     }
     for (const std::uint32_t n : dividends) {
       ASSERT_EQ(divide(n & INT32_MAX, by), (n & INT32_MAX) / d) << n << " / " << d;
@@ -132,7 +135,8 @@ TEST(Validity, IsTheIntervalFromZero) {
   for (const std::uint32_t slots : {0u, 1u, 7u, static_cast<std::uint32_t>(INT32_MAX)}) {
     source.slots = slots;
     for (const std::int32_t slot : {INT_MIN, -123456, -1, 0, 1, 6, 7, 8, INT_MAX - 1, INT_MAX}) {
-      EXPECT_EQ(is_valid(source, slot), slot >= 0 && static_cast<std::uint32_t>(slot) < slots) << slot << " of " << slots;
+      EXPECT_EQ(is_valid(source, slot), slot >= 0 && static_cast<std::uint32_t>(slot) < slots)
+          << slot << " of " << slots;
     }
   }
 }
