@@ -23,7 +23,8 @@ __global__ void read_all(const uint4* from, std::size_t count) {
 
 __global__ void copy_all(const uint4* from, uint4* to, std::size_t count) {
   const std::size_t step = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) to[i] = __ldg(from + i);
+  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+    to[i] = __ldg(from + i);
 }
 
 __device__ std::uint64_t mix(std::uint64_t x) {
@@ -35,8 +36,8 @@ __device__ std::uint64_t mix(std::uint64_t x) {
 // Records as a packed page holds them: 576 bytes and, in the page's tail, 8 of scales. A warp takes eight records at a time,
 // nine 16-byte loads a lane.
 constexpr int kRecord = 576, kTail = 8, kPage = 256, kPageBytes = kPage * (kRecord + kTail);
-__global__ void __launch_bounds__(512) gather(const std::uint8_t* pool, std::uint64_t records, int per_warp,
-                                              std::uint64_t seed, std::uint32_t* sink) {
+__global__ void __launch_bounds__(512)
+    gather(const std::uint8_t* pool, std::uint64_t records, int per_warp, std::uint64_t seed, std::uint32_t* sink) {
   const int lane = threadIdx.x % 32;
   const std::uint64_t warp = (std::uint64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   std::uint32_t sum = 0;
@@ -121,8 +122,8 @@ double measure_gpu_gather_gbps(const void* pool, std::size_t pool_bytes, cudaStr
   void* sink = nullptr;
   check(cudaMalloc(&sink, sizeof(std::uint32_t)), "cudaMalloc");
   const double seconds = best_seconds(stream, [&](int i) {
-    gather<<<blocks, 512, 0, stream>>>(static_cast<const std::uint8_t*>(pool), pool_bytes / kPageBytes * kPage, kPerWarp,
-                                      std::uint64_t{1} << (40 + i), static_cast<std::uint32_t*>(sink));
+    gather<<<blocks, 512, 0, stream>>>(static_cast<const std::uint8_t*>(pool), pool_bytes / kPageBytes * kPage,
+                                       kPerWarp, std::uint64_t{1} << (40 + i), static_cast<std::uint32_t*>(sink));
   });
   cudaFree(sink);
   return 1e-9 * blocks * 16.0 * kPerWarp * (kRecord + kTail) / seconds;
@@ -155,7 +156,8 @@ GpuCeilings measure_gpu_ceilings(const void* pool, std::size_t pool_bytes, cudaS
   for (int i = 0; i < kChain; ++i) nothing<<<1, 32, 0, stream>>>();
   check(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
   check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  c.launch_us = 1e6 / kChain * best_seconds(stream, [&](int) { check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch"); });
+  c.launch_us =
+      1e6 / kChain * best_seconds(stream, [&](int) { check(cudaGraphLaunch(exec, stream), "cudaGraphLaunch"); });
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
   cudaFree(room);

@@ -77,10 +77,14 @@ void fill_codes(std::uint8_t* to, std::size_t count, Fp8 flavour, std::uint64_t 
   fill(count, [=] __device__(std::size_t i) { to[i] = float_to_fp8(flavour, normal(mix(seed ^ i)) * 16); });
 }
 void fill_floats(float* to, std::size_t count, float low, float high, std::uint64_t seed) {
-  fill(count, [=] __device__(std::size_t i) { to[i] = low + (high - low) * static_cast<float>(mix(seed ^ i) >> 40) * 0x1p-24f; });
+  fill(count, [=] __device__(std::size_t i) {
+    to[i] = low + (high - low) * static_cast<float>(mix(seed ^ i) >> 40) * 0x1p-24f;
+  });
 }
 void fill_slots(std::int32_t* to, std::size_t count, std::int64_t slots, std::uint64_t seed) {
-  fill(count, [=] __device__(std::size_t i) { to[i] = static_cast<std::int32_t>(mix(seed ^ i) % static_cast<std::uint64_t>(slots)); });
+  fill(count, [=] __device__(std::size_t i) {
+    to[i] = static_cast<std::int32_t>(mix(seed ^ i) % static_cast<std::uint64_t>(slots));
+  });
 }
 void fill_lengths(std::int32_t* to, std::size_t count, std::int64_t length) {
   fill(count, [=] __device__(std::size_t i) { to[i] = static_cast<std::int32_t>(length); });
@@ -334,9 +338,9 @@ class Bench {
     check(cudaMemcpyAsync(&error, sums.get(), sizeof error, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
     check(cudaStreamSynchronize(stream_), "check");
     const double relative = std::sqrt(error.squared_error / error.squared_reference);
-    require(PASA_ERROR_INTERNAL, relative < 4e-3 && error.largest_lse_error < 1e-3f, "wrong result: relative error ", relative,
-            ", lse off by ", error.largest_lse_error, " (", cell.heads, " heads, T ", cell.tokens, ", ", cell.main, "+",
-            cell.extra, ")");
+    require(PASA_ERROR_INTERNAL, relative < 4e-3 && error.largest_lse_error < 1e-3f, "wrong result: relative error ",
+            relative, ", lse off by ", error.largest_lse_error, " (", cell.heads, " heads, T ", cell.tokens, ", ",
+            cell.main, "+", cell.extra, ")");
     return relative;
   }
 
@@ -405,7 +409,10 @@ std::vector<Cell> table_cells(const std::string& table, const std::string& heads
   if (table == "flashmla") forms = {{PASA_KV_FP8_DS_MLA, true}};
   if (table == "formats") forms = {{PASA_KV_BF16, false}, {PASA_KV_FP8_E4M3FN, false}, {PASA_KV_FP8_E4M3FNUZ, false}};
   if (table == "loops") {
-    forms = {{PASA_KV_FP8_E4M3FN, false}, {PASA_KV_FP8_DS_MLA, false}, {PASA_KV_FP8_DS_MLA, true}, {PASA_KV_BF16, false},
+    forms = {{PASA_KV_FP8_E4M3FN, false},
+             {PASA_KV_FP8_DS_MLA, false},
+             {PASA_KV_FP8_DS_MLA, true},
+             {PASA_KV_BF16, false},
              {PASA_KV_PACKED_BF16, true}};
   }
   if (table == "v32") forms = {{PASA_KV_FP8_V32, false}};
@@ -414,7 +421,8 @@ std::vector<Cell> table_cells(const std::string& table, const std::string& heads
   std::istringstream parts(use);
   for (std::string part; std::getline(parts, part, ',');) {
     const auto plus = part.find('+');
-    const std::int64_t main = std::stoll(part), extra = plus == std::string::npos ? 0 : std::stoll(part.substr(plus + 1));
+    const std::int64_t main = std::stoll(part),
+                       extra = plus == std::string::npos ? 0 : std::stoll(part.substr(plus + 1));
     for (const Form& form : forms) {
       for (const std::int64_t h : numbers(heads)) {
         for (const std::int64_t t : numbers(tokens)) {
@@ -449,11 +457,13 @@ int run(int argc, char** argv) {
   const std::unique_ptr<Device> gpu = open_device("cuda");
   Bench bench(static_cast<cudaStream_t>(gpu->stream()));
   const GpuCeilings ceilings = bench.ceilings();
-  std::printf("%s: copy %.0f GB/s, gather of 584-byte records %.0f GB/s, mma.sync %.0f TFLOP/s, wgmma %.0f (recorded), launch %.2f us\n",
-              gpu->description().c_str(), ceilings.copy_gbps, ceilings.gather_gbps, ceilings.mma_tflops, kMatmulTflops,
-              ceilings.launch_us);
-  std::printf("%-13s %-4s %4s %4s %10s %-13s %2s %8s %7s %8s %6s %6s %6s %8s %6s  %s\n", "format", "list", "H", "T", "keys",
-              "kernel", "S", "us cold", "spread", "us hot", "GB/s", "TF/s", "%floor", "peer us", "x", "peer (recorded 2026-11-29)");
+  std::printf(
+      "%s: copy %.0f GB/s, gather of 584-byte records %.0f GB/s, mma.sync %.0f TFLOP/s, wgmma %.0f (recorded), launch %.2f us\n",
+      gpu->description().c_str(), ceilings.copy_gbps, ceilings.gather_gbps, ceilings.mma_tflops, kMatmulTflops,
+      ceilings.launch_us);
+  std::printf("%-13s %-4s %4s %4s %10s %-13s %2s %8s %7s %8s %6s %6s %6s %8s %6s  %s\n", "format", "list", "H", "T",
+              "keys", "kernel", "S", "us cold", "spread", "us hot", "GB/s", "TF/s", "%floor", "peer us", "x",
+              "peer (recorded 2026-11-29)");
   nlohmann::json rows = nlohmann::json::array();
   const Peers recorded(peers);
   double log_sum = 0;
@@ -463,19 +473,34 @@ int run(int argc, char** argv) {
     const Peer peer = recorded.best(cell);
     const double gbps = r.bytes / r.us * 1e-3, tflops = r.flops / r.us * 1e-6;
     const std::string format(find_format(cell.format)->name), keys = concat(cell.main, "+", cell.extra);
-    std::printf("%-13s %-4s %4d %4lld %10s %-13s %2d %8.2f %6.1f%% %8.2f %6.0f %6.1f %5.0f%% %8.1f %6.2f  %s\n", format.c_str(),
-                cell.lists(), cell.heads, static_cast<long long>(cell.tokens), keys.c_str(), r.kernel.c_str(), r.splits, r.us,
-                100 * r.spread, r.hot_us, gbps, tflops, 100 * r.floor_us / r.us, peer.us, peer.us / r.us, peer.name.c_str());
+    std::printf("%-13s %-4s %4d %4lld %10s %-13s %2d %8.2f %6.1f%% %8.2f %6.0f %6.1f %5.0f%% %8.1f %6.2f  %s\n",
+                format.c_str(), cell.lists(), cell.heads, static_cast<long long>(cell.tokens), keys.c_str(),
+                r.kernel.c_str(), r.splits, r.us, 100 * r.spread, r.hot_us, gbps, tflops, 100 * r.floor_us / r.us,
+                peer.us, peer.us / r.us, peer.name.c_str());
     std::fflush(stdout);
     if (peer.us > 0) {
       log_sum += std::log(peer.us / r.us);
       ++compared;
     }
-    rows.push_back({{"format", format}, {"lists", cell.lists()}, {"heads", cell.heads}, {"tokens", cell.tokens},
-                    {"main", cell.main}, {"extra", cell.extra}, {"kernel", r.kernel}, {"splits", r.splits},
-                    {"workspace_bytes", r.workspace}, {"us_cold", r.us}, {"spread", r.spread}, {"us_hot", r.hot_us},
-                    {"host_us", r.host_us}, {"gbps", gbps}, {"tflops", tflops}, {"floor_us", r.floor_us},
-                    {"relative_error", r.relative_error}, {"peer", peer.name}, {"peer_us_recorded", peer.us}});
+    rows.push_back({{"format", format},
+                    {"lists", cell.lists()},
+                    {"heads", cell.heads},
+                    {"tokens", cell.tokens},
+                    {"main", cell.main},
+                    {"extra", cell.extra},
+                    {"kernel", r.kernel},
+                    {"splits", r.splits},
+                    {"workspace_bytes", r.workspace},
+                    {"us_cold", r.us},
+                    {"spread", r.spread},
+                    {"us_hot", r.hot_us},
+                    {"host_us", r.host_us},
+                    {"gbps", gbps},
+                    {"tflops", tflops},
+                    {"floor_us", r.floor_us},
+                    {"relative_error", r.relative_error},
+                    {"peer", peer.name},
+                    {"peer_us_recorded", peer.us}});
   }
   const double mean = compared ? std::exp(log_sum / compared) : 0;
   if (compared) std::printf("geometric mean of peer / ours over %d cells: %.2f\n", compared, mean);
@@ -485,19 +510,20 @@ int run(int argc, char** argv) {
     char date[16];
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
-    const nlohmann::json file = {{"command", command},
-                                 {"device", gpu->description()},
-                                 {"date", date},
-                                 {"commit", commit},
-                                 {"method", "graph replay; cold: L2 emptied by reads, rotating inputs; hot: one input; median"},
-                                 {"ceilings",
-                                  {{"copy_gbps", ceilings.copy_gbps},
-                                   {"gather_gbps", ceilings.gather_gbps},
-                                   {"mma_sync_tflops", ceilings.mma_tflops},
-                                   {"matmul_tflops_recorded", kMatmulTflops},
-                                   {"launch_us", ceilings.launch_us}}},
-                                 {"geometric_mean_speedup", mean},
-                                 {"rows", rows}};
+    const nlohmann::json file = {
+        {"command", command},
+        {"device", gpu->description()},
+        {"date", date},
+        {"commit", commit},
+        {"method", "graph replay; cold: L2 emptied by reads, rotating inputs; hot: one input; median"},
+        {"ceilings",
+         {{"copy_gbps", ceilings.copy_gbps},
+          {"gather_gbps", ceilings.gather_gbps},
+          {"mma_sync_tflops", ceilings.mma_tflops},
+          {"matmul_tflops_recorded", kMatmulTflops},
+          {"launch_us", ceilings.launch_us}}},
+        {"geometric_mean_speedup", mean},
+        {"rows", rows}};
     std::ofstream(json) << file.dump(1) << "\n";
   }
   return 0;

@@ -25,7 +25,7 @@ enum class Words {
 };
 
 constexpr int kKeys = 32, kThreads = 256, kWarps = kThreads / 32;
-constexpr int kKeyThreads = kThreads / kKeys;              // that share a key
+constexpr int kKeyThreads = kThreads / kKeys;               // that share a key
 constexpr int kMaxChunks = 2 * kMaxDim / 16 / kKeyThreads;  // a thread's share of the longest key
 constexpr int kFp8Chunks = 5;                               // and of any fp8 record: at most 40 chunks
 constexpr int kRow = kMaxDim + 8;  // elements; 73 * 16 bytes: odd, so that 8 rows of a matrix lie in different banks
@@ -33,17 +33,19 @@ constexpr int kWarpDims = kValueDim / kWarps, kDimTiles = kWarpDims / 8;
 
 template <int kHeadTile>
 struct Smem {
-  std::uint16_t q[kHeadTile][kRow];        // also the output tile at the end
+  std::uint16_t q[kHeadTile][kRow];  // also the output tile at the end
   std::uint16_t k[kKeys][kRow];
-  std::uint16_t p[kHeadTile][kKeys + 8];   // softmax weights
-  float s[2][kHeadTile][kKeys + 4];        // scores: each half of the dimensions adds up its own
-  float factor[kHeadTile];                 // what a row of the accumulators is multiplied by
+  std::uint16_t p[kHeadTile][kKeys + 8];  // softmax weights
+  float s[2][kHeadTile][kKeys + 4];       // scores: each half of the dimensions adds up its own
+  float factor[kHeadTile];                // what a row of the accumulators is multiplied by
   int valid[kKeys];
 };
 
 // ---- tensor core words ----
 
-__device__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
 
 __device__ void load_matrix_x4(std::uint32_t (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -161,7 +163,8 @@ __device__ uint4 load_unaligned(const std::uint8_t* p, int alignment) {
     } else {
       words[i] = 0;
 #pragma unroll
-      for (int byte = 0; byte < 4; ++byte) words[i] |= static_cast<std::uint32_t>(__ldg(p + 4 * i + byte)) << (8 * byte);
+      for (int byte = 0; byte < 4; ++byte)
+        words[i] |= static_cast<std::uint32_t>(__ldg(p + 4 * i + byte)) << (8 * byte);
     }
   }
   return {words[0], words[1], words[2], words[3]};
@@ -188,7 +191,8 @@ __device__ void fetch(const SourceArgs& source, const Gather& gather, std::int32
   }
   if (gather.scale_words) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) load_if(valid && i < gather.scale_words, raw.scale[i], scales + 4 * gather.scale_step * i);
+    for (int i = 0; i < 4; ++i)
+      load_if(valid && i < gather.scale_words, raw.scale[i], scales + 4 * gather.scale_step * i);
   }
   if (aligned || !valid) return;
 #pragma unroll
@@ -260,13 +264,13 @@ __device__ float4 decode_bits(std::uint32_t codes) {
 template <Fp8 kFlavour>
 __device__ float4 decode(std::uint32_t codes) {
   if constexpr (kFlavour == Fp8::kE4m3fn) {
-    NV_IF_TARGET(NV_PROVIDES_SM_89, (
-      std::uint32_t low, high;
-      asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
-          : "=r"(low), "=r"(high) : "r"(codes));
-      const float2 x = unpack<Word16::kF16>(low); const float2 y = unpack<Word16::kF16>(high);
-      return float4{x.x, x.y, y.x, y.y};
-    ))
+    NV_IF_TARGET(NV_PROVIDES_SM_89,
+                 (std::uint32_t low, high;
+                  asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.rn.f16x2.e4m3x2 %0, a; cvt.rn.f16x2.e4m3x2 %1, b; }"
+                      : "=r"(low), "=r"(high)
+                      : "r"(codes));
+                  const float2 x = unpack<Word16::kF16>(low); const float2 y = unpack<Word16::kF16>(high);
+                  return float4{x.x, x.y, y.x, y.y};))
   }
   return decode_bits<kFlavour>(codes);
 }
@@ -520,14 +524,17 @@ template <int kHeadTile>
 __device__ void load_queries(Smem<kHeadTile>& smem, const Args& args, std::int64_t token, int first_head) {
   const int chunks = args.dim / 8;
   const bool aligned = (reinterpret_cast<std::uintptr_t>(args.q) | static_cast<std::uint64_t>(args.q_stride[0] * 2) |
-                        static_cast<std::uint64_t>(args.q_stride[1] * 2)) % 16 == 0;
+                        static_cast<std::uint64_t>(args.q_stride[1] * 2)) %
+                           16 ==
+                       0;
   for (int i = threadIdx.x; i < kHeadTile * chunks; i += kThreads) {
     const int row = i / chunks, d = i % chunks * 8;
     const bool there = first_head + row < args.heads;
     const std::uint16_t* q = args.q + at(args.q_stride, token, there ? first_head + row : 0) + d;
     std::uint16_t* to = &smem.q[row][d];
     if (aligned) {
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(q), "r"(there ? 16 : 0));
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(q),
+                   "r"(there ? 16 : 0));
     } else {
       *reinterpret_cast<uint4*>(to) =
           there ? load_unaligned(reinterpret_cast<const std::uint8_t*>(q), 2) : uint4{0, 0, 0, 0};
@@ -671,7 +678,8 @@ __global__ void __launch_bounds__(kThreads, kHeadTile == 16 ? 2 : 1) attend(cons
   if (args.partial) {
     write_partials<kHeadTile>(args, token, part, first_head, acc, state);
   } else {
-    write_output<kHeadTile, kWords == Words::kBf16 ? Word16::kBf16 : Word16::kF16>(smem, args, token, first_head, acc, state);
+    write_output<kHeadTile, kWords == Words::kBf16 ? Word16::kBf16 : Word16::kF16>(smem, args, token, first_head, acc,
+                                                                                   state);
   }
 }
 
@@ -689,8 +697,8 @@ void launch(const Args& args, cudaStream_t stream) {
     prepared.fetch_or(bit, std::memory_order_relaxed);
   }
   const std::int64_t blocks = args.tokens * args.splits * ((args.heads + kHeadTile - 1) / kHeadTile);
-  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "q has ", args.tokens, " tokens, expected at most ",
-          INT32_MAX, " blocks of work");
+  require(PASA_ERROR_OVERFLOW, blocks <= INT32_MAX, "q has ", args.tokens, " tokens, expected at most ", INT32_MAX,
+          " blocks of work");
   GeneralArgs all{.args = args};
   for (int i = 0; i < args.source_count; ++i) {
     all.gather[i] = with_format(args.source[i].format, args.dim,

@@ -20,9 +20,9 @@
 #include "harness/case.h"
 #include "harness/cases.h"
 #include "harness/compare.h"
+#include "harness/cuda_reference.h"
 #include "harness/data.h"
 #include "harness/device.h"
-#include "harness/cuda_reference.h"
 
 namespace pasa {
 namespace {
@@ -70,10 +70,13 @@ class Gpu : public testing::Test {
   Reference reference_on_gpu(const pasa_problem& placed) {
     const std::int64_t tokens = placed.q.shape[0], heads = placed.q.shape[1], rows = tokens * heads;
     const auto count = static_cast<std::size_t>(rows);
-    const auto out = room(count * 512 * sizeof(float)), lse = room(count * sizeof(float)), top = room(count * sizeof(float));
-    device_reference(placed, {static_cast<float*>(out.get()), static_cast<float*>(lse.get()),
-                                    static_cast<float*>(top.get())}, stream());
-    Reference want{tokens, heads, std::vector<float>(count * 512), std::vector<float>(count), std::vector<float>(count)};
+    const auto out = room(count * 512 * sizeof(float)), lse = room(count * sizeof(float)),
+               top = room(count * sizeof(float));
+    device_reference(placed,
+                     {static_cast<float*>(out.get()), static_cast<float*>(lse.get()), static_cast<float*>(top.get())},
+                     stream());
+    Reference want{tokens, heads, std::vector<float>(count * 512), std::vector<float>(count),
+                   std::vector<float>(count)};
     gpu().download(want.out.data(), out.get(), count * 512 * sizeof(float));
     gpu().download(want.lse.data(), lse.get(), count * sizeof(float));
     gpu().download(want.max_logits.data(), top.get(), count * sizeof(float));
@@ -164,9 +167,10 @@ TEST_F(Gpu, SmallCasesMatchTheReference) {
 
 // Smaller still, for racecheck, which slows a kernel down a thousandfold: no kernel but the tested ones runs.
 TEST_F(Gpu, TinyCasesMatchTheReference) {
-  for (const char* text : {"decode:T=2,H=16,fmt=fp8_ds_mla,len=40+20,page=64+2,splits=2", "decode:T=2,H=72,fmt=fp8_ds_mla,len=70",
-                           "decode:T=2,H=40,fmt=bf16,len=70,splits=2", "decode:T=2,H=128,fmt=fp8_v32,len=66",
-                           "decode:T=2,H=16,fmt=f16,q=f16,len=40", "decode:T=2,H=8,fmt=fp8_e4m3fnuz,q=f16,len=40"}) {
+  for (const char* text :
+       {"decode:T=2,H=16,fmt=fp8_ds_mla,len=40+20,page=64+2,splits=2", "decode:T=2,H=72,fmt=fp8_ds_mla,len=70",
+        "decode:T=2,H=40,fmt=bf16,len=70,splits=2", "decode:T=2,H=128,fmt=fp8_v32,len=66",
+        "decode:T=2,H=16,fmt=f16,q=f16,len=40", "decode:T=2,H=8,fmt=fp8_e4m3fnuz,q=f16,len=40"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     const Reference want = compute_reference(c.problem);
@@ -190,7 +194,8 @@ TEST_F(Gpu, SmallReduceMergesPartsAndSkipsEmptyOnes) {
       const bool dead = i % 7 == 3;  // what it holds must not matter
       m[i] = dead ? -kInfinity : static_cast<float>(normal(hash(1, 0, i)) * 3);
       l[i] = dead ? 0 : static_cast<float>(1 + uniform(hash(1, 1, i)));
-      for (std::size_t d = 0; d < 512; ++d) acc[i * 512 + d] = dead ? kNan : static_cast<float>(normal(hash(1, 2, i * 512 + d)));
+      for (std::size_t d = 0; d < 512; ++d)
+        acc[i * 512 + d] = dead ? kNan : static_cast<float>(normal(hash(1, 2, i * 512 + d)));
     }
     for (std::size_t h = 0; h < kHeads; ++h) sink[h] = h == 0 ? -kInfinity : h == 1 ? kInfinity : static_cast<float>(h);
     pasa_reduce_problem host{};
@@ -284,7 +289,8 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
       const char* name;
       std::function<void(pasa_source&)> apply;
     };
-    const auto set_lengths = [&](pasa_source& s, const std::function<std::int32_t(std::int32_t row, std::int32_t full)>& f) {
+    const auto set_lengths = [&](pasa_source& s,
+                                 const std::function<std::int32_t(std::int32_t row, std::int32_t full)>& f) {
       const auto rows = static_cast<std::int32_t>(c.tokens());
       if (s.indptr.rank) {
         auto* indptr = static_cast<std::int32_t*>(s.indptr.data);
@@ -302,7 +308,8 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
         {"one row", [&](pasa_source& s) { set_lengths(s, [](auto t, auto full) { return t == 3 ? full : 0; }); }},
         {"full again", [&](pasa_source& s) { set_lengths(s, [](auto, auto full) { return full; }); }},
         {"all invalid", [](pasa_source& s) { std::memset(s.indices.data, 0xff, span_bytes(s.indices)); }},
-        {"malformed", [&](pasa_source& s) {
+        {"malformed",
+         [&](pasa_source& s) {
            if (s.indptr.rank) {
              auto* indptr = static_cast<std::int32_t*>(s.indptr.data);
              indptr[0] = -7;
@@ -335,7 +342,8 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
         for (pasa_source* source : host) {
           if (source->kv.rank) change.apply(*source);
         }
-        each_list([&](pasa_tensor& from, const pasa_tensor& to) { gpu().upload(to.data, from.data, span_bytes(from)); });
+        each_list(
+            [&](pasa_tensor& from, const pasa_tensor& to) { gpu().upload(to.data, from.data, span_bytes(from)); });
         placed.poison_outputs();
         replay(gpu());
         placed.fetch_outputs();
@@ -355,8 +363,9 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
 // ---- determinism
 
 TEST_F(Gpu, TenRunsGiveTheSameBits) {
-  for (const char* text : {"decode:T=40,H=16,fmt=fp8_ds_mla,len=128+1024,page=256+64", "decode:T=9,H=128,fmt=fp8_v32,len=2048",
-                           "decode:T=17,H=64,fmt=bf16,len=700,lengths=from0", "decode:T=3,H=48,fmt=fp8_e4m3fnuz,len=5000"}) {
+  for (const char* text :
+       {"decode:T=40,H=16,fmt=fp8_ds_mla,len=128+1024,page=256+64", "decode:T=9,H=128,fmt=fp8_v32,len=2048",
+        "decode:T=17,H=64,fmt=bf16,len=700,lengths=from0", "decode:T=3,H=48,fmt=fp8_e4m3fnuz,len=5000"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     Placed placed(c, gpu());
@@ -453,15 +462,17 @@ TEST_F(Gpu, SpansBeyond32Bits) {
 }
 
 TEST_F(Gpu, QueriesAndOutputsBeyond32Bits) {
-  constexpr std::int64_t kApart = (std::int64_t{1} << 31) / 3 + 24;  // elements between tokens: the fourth is beyond 2^31
+  constexpr std::int64_t kApart =
+      (std::int64_t{1} << 31) / 3 + 24;  // elements between tokens: the fourth is beyond 2^31
   Case c = make_case(parse_text("decode:T=5,H=3,fmt=fp8_ds_mla,len=90,page=64"));
   const auto spread = [&](pasa_tensor dense) {
     pasa_tensor tensor = c.allocate(dense.dtype, {dense.shape[0], dense.shape[1], dense.shape[2]},
                                     {kApart, dense.stride[1], 1}, /*sparse=*/true);
     for (std::int64_t t = 0; t < dense.shape[0]; ++t) {
       const auto row = static_cast<std::size_t>(dense.stride[0]) * dtype_bytes(dense.dtype);
-      std::memcpy(static_cast<std::byte*>(tensor.data) + static_cast<std::size_t>(t * kApart) * dtype_bytes(dense.dtype),
-                  static_cast<std::byte*>(dense.data) + static_cast<std::size_t>(t) * row, row);
+      std::memcpy(
+          static_cast<std::byte*>(tensor.data) + static_cast<std::size_t>(t * kApart) * dtype_bytes(dense.dtype),
+          static_cast<std::byte*>(dense.data) + static_cast<std::size_t>(t) * row, row);
     }
     return tensor;
   };
