@@ -15,7 +15,7 @@ namespace hip {
 namespace {
 
 constexpr const char* kArchitecture = "gfx950";
-constexpr int kHeadTile = 16, kKeyTile = 64, kThreads = 256, kReduceHeads = 4, kMaxSplits = 16;
+constexpr int kHeadTile = 16, kKeyTile = 64, kThreads = 256, kReduceHeads = 16, kMaxSplits = 16;
 
 // ---- kernels of a device ---------------------------------------------------------------------------------------------
 

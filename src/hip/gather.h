@@ -141,13 +141,10 @@ inline u32x4 dequantise(u32x2 codes, float scale) {
     for (int k = 0; k < 2; ++k) {
       const u32 four = codes[k];  // a copy: clang casts the bits of a vector's first element, whichever is named
       const auto odd = __builtin_bit_cast(i16x2, four), even = __builtin_bit_cast(i16x2, four << 8);
-      const u32 mask = 0xbf80bf80;
-      const auto high = __builtin_bit_cast(f16x2, __builtin_bit_cast(u32, odd >> 1) & mask);  // codes 1, 3
-      const auto low = __builtin_bit_cast(f16x2, __builtin_bit_cast(u32, even >> 1) & mask);  // codes 0, 2
-      const f32x2 first = {static_cast<float>(low[0]), static_cast<float>(high[0])};
-      const f32x2 second = {static_cast<float>(low[1]), static_cast<float>(high[1])};
-      r[2 * k] = bits(to_bf16(first * larger));
-      r[2 * k + 1] = bits(to_bf16(second * larger));
+      constexpr u32 kMask = 0xbf80bf80;
+      const u32 high = __builtin_bit_cast(u32, odd >> 1) & kMask, low = __builtin_bit_cast(u32, even >> 1) & kMask;
+      r[2 * k] = bits(to_bf16(f32x2{multiply_f16<false>(low, larger), multiply_f16<false>(high, larger)}));
+      r[2 * k + 1] = bits(to_bf16(f32x2{multiply_f16<true>(low, larger), multiply_f16<true>(high, larger)}));
     }
   }
   return r;
@@ -165,7 +162,7 @@ struct GatherFp8 {
   };
 
   static void start(InFlight& f, const Token& token) {
-    const int lane = lane_id(), quarter = lane & 3;
+    const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), quarter = lane & 3;
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       const u32 pair = load_any<u16>(token.scales + 2 * quarter);
       f.scales = {pair << 23, pair >> 8 << 23};  // exponents of floats; what the shift leaves of bit 8 is the sign
@@ -187,7 +184,8 @@ struct GatherFp8 {
 
   template <typename R>
   static void finish(const InFlight& f, const R& rows, bool) {
-    const int lane = Format::kRope > 0 ? recomputed_lane_id() : lane_id(), token = lane >> 2, quarter = lane & 3;
+    const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = lane >> 2,
+              quarter = lane & 3;
     if constexpr (Format::kScaling == Scaling::kInlineFloat) {
       rows.scales[kScaleRow * token + quarter] = __builtin_bit_cast(float, f.scales[0]);
     } else {

@@ -75,9 +75,6 @@ inline float reduce_row(float x, Op op) {
   x = op(x, rotated<2>(x));
   return op(x, rotated<1>(x));
 }
-inline float readlane(float x, int lane) {
-  return __builtin_bit_cast(float, __builtin_amdgcn_readlane(__builtin_bit_cast(int, x), lane));
-}
 inline bool any(bool condition) { return __builtin_amdgcn_ballot_w64(condition) != 0; }
 
 // ---- synchronisation
@@ -113,6 +110,17 @@ inline u32 bits(bf16x2 x) { return __builtin_bit_cast(u32, x); }
 template <bool High>
 inline u32 fp8_to_bf16(u32 codes, float scale) {
   return bits(__builtin_amdgcn_cvt_scalef32_pk_bf16_fp8(codes, scale, High));
+}
+// One fp16 of a pair, times a float: exact product, rounded once.
+template <bool High>
+inline float multiply_f16(u32 pair, float factor) {
+  float product;
+  if constexpr (High) {
+    asm("v_fma_mix_f32 %0, %1, %2, 0 op_sel:[1,0,0] op_sel_hi:[1,0,0]" : "=v"(product) : "v"(pair), "v"(factor));
+  } else {
+    asm("v_fma_mix_f32 %0, %1, %2, 0 op_sel_hi:[1,0,0]" : "=v"(product) : "v"(pair), "v"(factor));
+  }
+  return product;
 }
 template <bool High>
 inline f32x2 fp8_to_float(u32 codes) {

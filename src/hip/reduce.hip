@@ -1,5 +1,8 @@
 // Merges the partial results of split rows: out = sum_i 2^(m_i - M) acc_i / (sum_i 2^(m_i - M) l_i + 2^(sink - M)).
-// One wave takes one head of one row, 8 value dims a lane; splits with l = 0 are passed over whatever their acc holds.
+//
+// Sixteen lanes take one head of one row, so that a wave's instructions serve four heads. In the first step a lane holds m
+// and l of one split, in the second 32 of the 512 value dims: eight times four, 64 apart. Splits with l = 0 are passed over
+// whatever their acc holds: a record of zeros is read instead.
 #include "hip/args.h"
 #include "hip/finish.h"
 #include "pasa/pasa.h"
@@ -8,66 +11,78 @@
 
 namespace pasa::hip {
 
-constexpr int kReduceWaves = 4;  // heads of a work-group
-constexpr int kRound = 16;
+constexpr int kRow = 16, kReduceHeads = 16;    // lanes a head; heads of a work-group
+constexpr int kChunks = 512 / (4 * kRow);      // of four dims a lane
+__attribute__((device)) const float kZeros[512] = {};
+
+// The value that lane k of each row holds.
+inline float from_row_lane(float x, int k) {
+  const int lane = (lane_id() & ~(kRow - 1)) | k;
+  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute(4 * lane, __builtin_bit_cast(int, x)));
+}
+
+template <typename Element>
+inline void store(void* out, std::int64_t at, const f32x4 (&sum)[kChunks]) {
+  using Four = Element __attribute__((ext_vector_type(4)));
+#pragma unroll
+  for (int c = 0; c < kChunks; ++c) {
+    const Four rounded = __builtin_convertvector(sum[c], Four);
+    __builtin_memcpy(static_cast<Element*>(out) + at + 4 * kRow * c, &rounded, sizeof rounded);
+  }
+}
 
 inline void reduce(const ReduceArgs& args) {
-  const int token = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
-  const int head = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kReduceWaves + wave_id();
-  if (head >= args.heads) return;
-  const std::int64_t first = static_cast<std::int64_t>(token) * args.splits * args.heads + head;
-  const int lane = lane_id(), dim = 8 * lane;
+  const int token = static_cast<int>(__builtin_amdgcn_workgroup_id_x()), lane = lane_id(), column = lane & (kRow - 1);
+  const int wanted = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kReduceHeads + 4 * wave_id() + lane / kRow;
+  const int head = wanted < args.heads ? wanted : args.heads - 1;
+  const std::int64_t row = static_cast<std::int64_t>(token) * args.splits * args.heads + head;
+  const std::int64_t acc_stride = static_cast<std::int64_t>(args.heads) * 512;
+  const float *acc = args.acc + row * 512 + 4 * column, *zeros = kZeros + 4 * column;
   const auto max = [](float a, float b) { return __builtin_fmaxf(a, b); };
   const auto plus = [](float a, float b) { return a + b; };
 
-  // Sixteen splits a round, rarely more than one round. A lane holds m and l of one split; the four rows of lanes alike.
+  // Sixteen splits a round, rarely more than one round.
   float top = kMinusInf, total = 0;
-  f32x4 sum[2] = {};
-  const auto* acc = reinterpret_cast<const Global<u8>*>(reinterpret_cast<u64>(args.acc + first * 512));
-  const auto acc_stride = static_cast<std::int64_t>(args.heads) * 512 * static_cast<std::int64_t>(sizeof(float));
-  const u32 mine = lane_offset(static_cast<u32>(dim) * 4);
-  for (int base = 0; base < args.splits; base += kRound) {
-    const int split = base + (lane & (kRound - 1));
+  f32x4 sum[kChunks] = {};
+  const auto round = [&](int base, bool is_first) {
+    const int split = base + column;
     const bool there = split < args.splits;
-    const auto at = static_cast<u32>((there ? split : base) * args.heads);
-    const float l = there ? (args.l + first)[at] : 0.0f;
-    const float m = there && l != 0.0f ? (args.m + first)[at] : kMinusInf;
+    const std::int64_t at = row + static_cast<std::int64_t>(there ? split : base) * args.heads;
+    const float listed = args.l[at], its_m = args.m[at], l = there ? listed : 0.0f, m = l == 0.0f ? kMinusInf : its_m;
     const float before = top;
     top = max(top, reduce_row(m, max));
     const float anchor = top == kMinusInf ? 0.0f : top;
-    if (base > 0) {
+    if (!is_first) {
       const float shrink = exp2_fast(before - anchor);
       total *= shrink;
       for (f32x4& x : sum) x *= shrink;
     }
     const float weight = exp2_fast(m - anchor);
     total += reduce_row(weight * l, plus);
-    const int count = args.splits - base < kRound ? args.splits - base : kRound;
+    const int count = args.splits - base < kRow ? args.splits - base : kRow;
     for (int k = 0; k < count; ++k, acc += acc_stride) {
-      const float w = readlane(weight, k);
-      if (__builtin_bit_cast(u32, w) == 0) continue;
-      f32x4 part[2];
-      __builtin_memcpy(part, acc + mine, sizeof part);
-      sum[0] += part[0] * w;
-      sum[1] += part[1] * w;
+      const float w = from_row_lane(weight, k);
+      const float* from = w == 0.0f ? zeros : acc;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) sum[c] += load_any<f32x4>(from + 4 * kRow * c) * w;
     }
-  }
+  };
+  round(0, true);
+  for (int base = kRow; base < args.splits; base += kRow) round(base, false);
+
   const Finish result = finish(top, total, args.sink ? args.sink[head] : kMinusInf);
 #pragma unroll
-  for (int k = 0; k < 2; ++k) sum[k] = result.scale == 0 ? f32x4{} : sum[k] * result.scale;
-
-  const std::int64_t at = token * args.out_stride[0] + head * args.out_stride[1] + dim;
+  for (int c = 0; c < kChunks; ++c) sum[c] = result.scale == 0 ? f32x4{} : sum[c] * result.scale;
+  if (wanted >= args.heads) return;
+  const std::int64_t at = token * args.out_stride[0] + head * args.out_stride[1] + 4 * column;
   if (args.out_dtype == PASA_F32) {
-    __builtin_memcpy(static_cast<float*>(args.out) + at, sum, sizeof sum);
+    store<float>(args.out, at, sum);
   } else if (args.out_dtype == PASA_F16) {
-    using f16x4 = _Float16 __attribute__((ext_vector_type(4)));
-    const f16x4 rounded[2] = {__builtin_convertvector(sum[0], f16x4), __builtin_convertvector(sum[1], f16x4)};
-    __builtin_memcpy(static_cast<u16*>(args.out) + at, rounded, sizeof rounded);
+    store<_Float16>(args.out, at, sum);
   } else {
-    const bf16x4 rounded[2] = {__builtin_convertvector(sum[0], bf16x4), __builtin_convertvector(sum[1], bf16x4)};
-    __builtin_memcpy(static_cast<u16*>(args.out) + at, rounded, sizeof rounded);
+    store<__bf16>(args.out, at, sum);
   }
-  if (lane_id() != 0) return;
+  if (column != 0) return;
   if (args.lse) args.lse[token * args.lse_stride[0] + head * args.lse_stride[1]] = result.lse;
   if (args.max_logits) args.max_logits[token * args.max_logits_stride[0] + head * args.max_logits_stride[1]] = top * kLn2;
 }

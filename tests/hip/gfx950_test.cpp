@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "core/error.h"
@@ -62,7 +63,125 @@ TEST_P(EveryFormat, SharpScores) {
   check(decode(exact ? "T=2,H=16,len=400,std=4,q_std=4" : "T=2,H=16,len=400,std=1.5,q_std=1.5"));
 }
 
+TEST_P(EveryFormat, Partials) {  // merged on the host by pasa_reduce: the same as the whole
+  SCOPED_TRACE(GetParam());
+  const CaseSpec spec = parse_text(decode("T=2,H=17,len=150,splits=3,skip_reduce=1,lse=0,invalid=0.2,empty=0.3"));
+  Case c = make_case(spec);
+  ASSERT_NO_THROW(run_case(c));
+  Case whole = make_case(parse_text(decode("T=2,H=17,len=150,invalid=0.2,empty=0.3")));
+  pasa_reduce_problem merge{};
+  merge.struct_size = sizeof merge;
+  merge.acc = c.problem.acc;
+  merge.m = c.problem.m;
+  merge.l = c.problem.l;
+  merge.attn_sink = whole.problem.attn_sink;
+  merge.out = whole.problem.out;
+  merge.lse = whole.problem.lse;
+  ASSERT_EQ(pasa_reduce(&merge, nullptr), PASA_OK) << pasa_last_error();
+  const Comparison comparison =
+      compare(whole.problem, compute_reference(whole.problem), default_tolerance(whole.problem));
+  EXPECT_TRUE(comparison.ok()) << comparison.text();
+  for (std::int64_t i = 0; i < element_count(c.problem.l); ++i) {  // the contract of an empty split
+    const auto l = static_cast<const float*>(c.problem.l.data)[i], m = static_cast<const float*>(c.problem.m.data)[i];
+    EXPECT_EQ(l == 0, std::isinf(m) && m < 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Gfx950, EveryFormat, testing::ValuesIn(kFormats));
+
+// Pairs of formats, each way round, and pages of any size and alignment.
+TEST(Gfx950, MixedFormats) {
+  for (const char* formats : {"fp8_ds_mla+packed_bf16", "packed_bf16+fp8_ds_mla", "fp8_e4m3fn+fp8_e4m3fnuz",
+                              "bf16+fp8_e4m3fn", "fp8_e4m3fnuz+fp8_ds_mla"}) {
+    check(concat("decode:T=2,H=16,len=70+40,invalid=0.1,fmt=", formats));
+  }
+  check("decode:T=2,H=16,D=576,len=70+40,fmt=fp8_v32+bf16");
+  check("decode:T=2,H=16,D=576,len=140,fmt=bf16");
+}
+
+TEST(Gfx950, PagesAndAlignment) {
+  check("decode:T=2,H=16,len=90,fmt=fp8_ds_mla,page=1");
+  check("decode:T=2,H=16,len=90,fmt=fp8_ds_mla,page=53");  // whole pages alternate between 16 and 8 bytes of alignment
+  check("decode:T=2,H=16,len=90,fmt=fp8_ds_mla,page=2,stride=x576");
+  check("decode:T=2,H=16,len=90,fmt=fp8_v32,page=64,stride=plus_row");
+  check("decode:T=2,H=16,len=90,fmt=bf16,stride=1026");       // rows 2 bytes from any alignment
+  check("decode:T=2,H=16,len=90,fmt=fp8_e4m3fn,stride=515");  // codes at any byte
+  check("decode:T=2,H=16,len=90,fmt=packed_bf16,page=3");
+}
+
+TEST(Gfx950, ValuesAtTheEdge) {
+  check("decode:T=2,H=16,len=90,fmt=fp8_ds_mla,values=exponents");
+  check("decode:T=2,H=16,len=90,fmt=fp8_e4m3fn,values=codes");
+  check("decode:T=2,H=16,len=90,fmt=fp8_e4m3fnuz,values=codes");
+  for (const char* sink : {"none", "minus_inf", "plus_inf", "nan"}) {
+    check(concat("decode:T=2,H=16,len=90,fmt=bf16,empty=0.5,sink=", sink));
+    check(concat("decode:T=2,H=16,len=90,fmt=bf16,empty=0.5,splits=20,sink=", sink));
+  }
+  check("decode:T=2,H=16,len=90,fmt=bf16,scale=0");
+  check("decode:T=2,H=16,len=90,fmt=bf16,scale=-0.1");
+  check("prefill:T=5,H=64,len=70+20,fmt=bf16,invalid=0.1");
+  check("decode:T=1,H=128,len=65,fmt=fp8_ds_mla");
+}
+
+TEST(Gfx950, SameBitsInAnyOrderOfWaves) {
+  const auto run = [](std::uint64_t seed) {
+    emulator().options.seed = seed;
+    Case c = make_case(parse_text("decode:T=2,H=20,len=200,fmt=fp8_ds_mla,splits=2"));
+    run_case(c);
+    const auto* bytes = static_cast<const char*>(c.problem.out.data);
+    return std::string(bytes, span_bytes(c.problem.out));
+  };
+  const std::string first = run(0);
+  for (std::uint64_t seed : {7u, 8u, 9u}) EXPECT_EQ(run(seed), first) << seed;
+  emulator().options.seed = gfx950emu::Options().seed;
+}
+
+// Tiles of 64 tokens and 16 heads that a case takes; the emulator does some tens a second.
+std::int64_t tiles_of(const CaseSpec& spec) {
+  std::int64_t tiles = 0;
+  for (int i = 0; i < spec.source_count; ++i) tiles += (spec.source[i].len + 63) / 64 + 1;
+  return spec.tokens * ((spec.heads + 15) / 16) * tiles;
+}
+
+bool has_small_pools(const CaseSpec& spec) {
+  for (int i = 0; i < spec.source_count; ++i) {
+    const SourceSpec& s = spec.source[i];
+    if ((s.slots ? s.slots : spec.tokens * s.len) > (1 << 13) || s.stride > (1 << 17)) return false;
+  }
+  return true;
+}
+
+// Of the harness's quick list: what is short enough for the emulator; of that an even selection (PASA_FULL=1: all).
+TEST(Gfx950, QuickList) {
+  constexpr std::int64_t kLongest = 24, kInAll = 300;
+  std::vector<TestCase> cases;
+  std::int64_t work = 0;
+  for (TestCase& test : quick_cases()) {
+    if (test.run_only || test.spec.skip_reduce || tiles_of(test.spec) > kLongest || !has_small_pools(test.spec))
+      continue;
+    work += tiles_of(test.spec) + 1;
+    cases.push_back(std::move(test));
+  }
+  const char* full = std::getenv("PASA_FULL");
+  const std::size_t step = full && *full != '0' ? 1 : static_cast<std::size_t>(work / kInAll + 1);
+  int ran = 0, declined = 0;
+  for (std::size_t i = 0; i < cases.size(); i += step) {
+    SCOPED_TRACE(to_text(cases[i].spec));
+    Case c = make_case(cases[i].spec);
+    try {
+      run_case(c);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status, PASA_ERROR_UNSUPPORTED) << error.what();
+      ++declined;
+      continue;
+    }
+    ++ran;
+    const Comparison comparison = compare(c.problem, compute_reference(c.problem), find_tolerance(cases[i].tolerance));
+    EXPECT_TRUE(comparison.ok()) << comparison.text();
+  }
+  std::printf("of %zu short cases of the quick list %d ran, %d were declined (fp16)\n", cases.size(), ran, declined);
+  EXPECT_GT(ran, 0);
+}
 
 TEST(Gfx950, Resources) {  // two waves on each SIMD, nothing spilled
   check("decode:T=1,H=1,fmt=bf16,len=1,splits=2");
@@ -97,7 +216,7 @@ gfx950emu::Stats count(const std::string& text, const char* kernel) {
 }
 
 TEST(Gfx950, InstructionBudget) {
-  const Budget budgets[] = {{"bf16", 24, 3000},       {"fp8_e4m3fn", 30, 3000},  {"fp8_e4m3fnuz", 52, 3000},
+  const Budget budgets[] = {{"bf16", 24, 3000},       {"fp8_e4m3fn", 30, 3000},  {"fp8_e4m3fnuz", 49, 3000},
                             {"fp8_ds_mla", 32, 3000}, {"packed_bf16", 26, 3000}, {"fp8_v32", 32, 3000}};
   std::printf("%-14s %6s %6s %6s %6s %6s %6s %6s %6s %6s %7s\n", "a token", "all", "MFMA", "vector", "transc", "LDS",
               "memory", "scalar", "waits", "fixed", "LDS clk");
@@ -121,7 +240,7 @@ TEST(Gfx950, InstructionBudget) {
   }
   const gfx950emu::Stats reduce = count("decode:T=1,H=16,splits=4,fmt=bf16,len=256", "reduce");
   std::printf("reduce, 4 splits of 16 heads: %llu\n", static_cast<unsigned long long>(reduce.instructions()));
-  EXPECT_LE(reduce.instructions(), 5400u);
+  EXPECT_LE(reduce.instructions(), 2500u);
 }
 
 }  // namespace
