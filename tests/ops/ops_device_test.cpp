@@ -540,7 +540,7 @@ void time_all() {
   time_case("gather fp8_e4m3fn 8 x 8192", gather_sequences_case(kFormats[3], 8, 8192, 1, false), 4,
             65536.0 * (1024 + 544));
   for (const std::int64_t rows : {1, 16, 128, 1024, 8192}) {
-    const std::string n = " " + std::to_string(rows);
+    const std::string n = std::string(" ") + std::to_string(rows);
     time_case("list_dense 1024 wide" + n, dense_case(rows, 1024, true), 1, 0);
     time_case("list_topk 512 ragged" + n, topk_case(rows, 512, true, 0), 1, 0);
     time_case("list_topk 1024 ragged" + n, topk_case(rows, 1024, true, 0), 1, 0);
