@@ -22,11 +22,11 @@ constexpr const char* kStatusNames[] = {"ok",          "device",    "dtype",    
                                         "unsupported", "overflow",  "memory",      "internal"};
 
 bool explain_wanted() {
-  static const bool wanted = [] {
+  static const bool kWanted = [] {
     const char* value = std::getenv("PASA_EXPLAIN");
     return value != nullptr && *value != '\0' && *value != '0';
   }();
-  return wanted;
+  return kWanted;
 }
 
 void make_plan(const Problem& problem, Plan& plan) {
