@@ -89,7 +89,7 @@ inline IndexRow row_range(const Source& s, std::int64_t t) {
     return {s.indices + begin, end - begin};
   }
   const std::int64_t count = s.lengths ? clamp(s.lengths[t], 0, s.width) : s.width;
-  return {s.indices + t * s.index_stride, count};
+  return {count == 0 ? nullptr : s.indices + t * s.index_stride, count};
 }
 
 // Split i of S takes entries [i*c, (i+1)*c) of each source's list, c = ceil(count / S); splits beyond the end are empty.

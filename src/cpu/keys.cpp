@@ -10,6 +10,7 @@ KeyList::KeyList(const Problem& problem, const Part& part) {
 
 KeyList::Source KeyList::open(const Problem& problem, const Part& part, int source) {
   const pasa::Source& from = problem.sources[source];
+  if (from.slots == 0) return {};  // no index is valid, and there may be no memory to point into
   const IndexRow list = split_range(row_range(from, part.row), part.split, part.splits);
   const auto page_tokens = problem.source[source].page_tokens;
   Source to{.indices = list.data, .count = list.count, .slots = static_cast<std::uint64_t>(from.slots), .kv = from.kv};
