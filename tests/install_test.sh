@@ -39,7 +39,7 @@ CPP
 CPP
 } >"$work/readme.cpp"
 
-cmake -S "$source_dir/tests/install" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DSOURCE="$work/readme.cpp" \
+cmake -G Ninja -S "$source_dir/tests/install" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" -DSOURCE="$work/readme.cpp" \
   -DCMAKE_BUILD_TYPE=Release >"$work/configure.log" 2>&1 || { cat "$work/configure.log"; exit 1; }
 cmake --build "$work/build" >"$work/build.log" 2>&1 || { cat "$work/build.log"; exit 1; }
 "$work/build/outside"
