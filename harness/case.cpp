@@ -13,6 +13,7 @@
 #include "core/error.h"
 #include "core/format.h"
 #include "core/problem.h"
+#include "core/tensor.h"
 #include "harness/data.h"
 #include "harness/device.h"
 
@@ -67,24 +68,7 @@ Memory::~Memory() {
 }
 
 std::size_t dtype_bytes(pasa_dtype dtype) {
-  switch (dtype) {
-    case PASA_BF16:
-    case PASA_F16:
-      return 2;
-    case PASA_F32:
-    case PASA_I32:
-      return 4;
-    case PASA_I64:
-      return 8;
-    case PASA_U8:
-    case PASA_I8:
-    case PASA_F8_E4M3FN:
-    case PASA_F8_E4M3FNUZ:
-      return 1;
-    case PASA_DTYPE_NONE:
-      break;
-  }
-  return 0;
+  return dtype == PASA_DTYPE_NONE ? 0 : static_cast<std::size_t>(element_bytes(dtype));
 }
 
 std::int64_t element_count(const pasa_tensor& tensor) {
