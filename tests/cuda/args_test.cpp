@@ -38,8 +38,10 @@ TEST(Divider, IsExactBelow2To31) {
 void expect_same(const Source& source, const SourceArgs& args, std::int64_t token, int splits) {
   const IndexRow whole = row_range(source, token);
   const Part row = row_of(args, token);
-  ASSERT_EQ(row.indices, whole.data);
   ASSERT_EQ(row.count, whole.count);
+  if (row.count > 0) {
+    ASSERT_EQ(row.indices, whole.data);
+  }
   for (int split = 0; split < splits; ++split) {
     const IndexRow want = split_range(whole, split, splits);
     const Part part = part_of(row, split, splits, make_divider(static_cast<std::uint32_t>(splits)));
