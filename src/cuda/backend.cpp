@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "core/backend.h"
-#include "cuda/args.h"
 #include "cuda/device.h"
+#include "cuda/launch.h"
 
 namespace pasa {
 namespace cuda {
@@ -84,28 +84,13 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const Args args = make_args(problem, plan, workspace);
   launch_general(args, static_cast<const Detail*>(plan.detail.get())->head_tile, stream);
   if (args.partial && !plan.partial) {
-    launch_merge(args, device(problem.device_index).capability() >= 90, stream);
+    launch_merge(make_merge_args(args), device(problem.device_index).capability() >= 90, stream);
   }
 }
 
 }  // namespace
 
-void reduce(const Reduce& problem, void* stream) {
-  launch_merge(
-      {.partials = {const_cast<float*>(problem.acc), const_cast<float*>(problem.m), const_cast<float*>(problem.l)},
-       .tokens = problem.tokens,
-       .heads = problem.heads,
-       .splits = static_cast<std::int32_t>(problem.splits),
-       .sink = problem.sink,
-       .out = problem.out,
-       .out_dtype = problem.out_dtype,
-       .out_stride = {problem.out_stride[0], problem.out_stride[1]},
-       .lse = problem.lse,
-       .lse_stride = {problem.lse_stride[0], problem.lse_stride[1]},
-       .max_logits = nullptr,
-       .max_logits_stride = {}},
-      /*overlap=*/false, stream);
-}
+void reduce(const Reduce& problem, void* stream) { launch_merge(make_merge_args(problem), /*overlap=*/false, stream); }
 
 }  // namespace cuda
 

@@ -25,9 +25,9 @@
 
 #include "core/backend.h"
 #include "core/softmax.h"
-#include "cuda/args.h"
 #include "cuda/device.h"
 #include "cuda/gather.cuh"
+#include "cuda/launch.h"
 #include "cuda/ptx.cuh"
 #include "cuda/tile.cuh"
 
@@ -821,7 +821,7 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
                              make_q_map(problem, std::min(kTileHeads, detail.group_heads))),
           "decode_sm90");
   }
-  if (args.partial && !plan.partial) launch_merge(args, /*overlap=*/true, stream);
+  if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/true, stream);
 }
 
 }  // namespace

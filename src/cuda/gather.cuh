@@ -16,7 +16,7 @@
 
 #include "core/format.h"
 #include "core/number.h"
-#include "cuda/args.h"
+#include "cuda/launch.h"
 #include "cuda/ptx.cuh"
 #include "cuda/tile.cuh"
 

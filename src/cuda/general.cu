@@ -12,8 +12,8 @@
 #include <nv/target>
 
 #include "core/softmax.h"
-#include "cuda/args.h"
 #include "cuda/device.h"
+#include "cuda/launch.h"
 
 namespace pasa::cuda {
 namespace {

@@ -8,8 +8,8 @@
 #include <nv/target>
 
 #include "core/softmax.h"
-#include "cuda/args.h"
 #include "cuda/device.h"
+#include "cuda/launch.h"
 
 namespace pasa::cuda {
 namespace {
@@ -130,22 +130,6 @@ void launch_merge(const MergeArgs& args, bool overlap, void* stream) {
                                      .attrs = &attribute,
                                      .numAttrs = overlap ? 1u : 0u};
   check(cudaLaunchKernelEx(&config, merge, args), "merge");
-}
-
-void launch_merge(const Args& args, bool overlap, void* stream) {
-  MergeArgs merge{.partials = args.partials,
-                  .tokens = args.tokens,
-                  .heads = args.heads,
-                  .splits = args.splits,
-                  .sink = args.sink,
-                  .out = args.out,
-                  .out_dtype = args.f16 ? PASA_F16 : PASA_BF16,
-                  .out_stride = {args.out_stride[0], args.out_stride[1]},
-                  .lse = args.lse,
-                  .lse_stride = {args.lse_stride[0], args.lse_stride[1]},
-                  .max_logits = args.max_logits,
-                  .max_logits_stride = {args.max_logits_stride[0], args.max_logits_stride[1]}};
-  launch_merge(merge, overlap, stream);
 }
 
 }  // namespace pasa::cuda

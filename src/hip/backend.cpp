@@ -6,13 +6,15 @@
 #include <tuple>
 
 #include "core/backend.h"
-#include "hip/args.h"
+#include "core/gpu_args.h"
 #include "hip/code_objects.h"
 #include "hip/driver.h"
 
 namespace pasa {
 namespace hip {
 namespace {
+
+using namespace gpu;
 
 constexpr const char* kArchitecture = "gfx950";
 constexpr int kHeadTile = 16, kKeyTile = 64, kThreads = 256, kReduceHeads = 16, kMaxSplits = 16;
@@ -111,28 +113,6 @@ void plan(const Problem& p, Plan& plan) {
 
 // ---- running ---------------------------------------------------------------------------------------------------------
 
-SourceArgs source_args(const Source& from, const SourceShape& shape, int dim) {
-  const auto record_bytes =
-      with_format(shape.format, dim, []<typename Format>() -> std::uint64_t { return Format::kRecordBytes; });
-  const auto page_tokens = static_cast<std::uint32_t>(shape.page_tokens);
-  const std::uint64_t alignment = reinterpret_cast<std::uintptr_t>(from.kv) |
-                                  static_cast<std::uint64_t>(from.page_stride) | (page_tokens > 1 ? record_bytes : 0);
-  return {.kv = from.kv,
-          .page_stride = from.page_stride,
-          .scales = from.scales,
-          .scale_stride = from.scale_stride,
-          .indices = from.indices,
-          .indptr = from.indptr,
-          .lengths = from.lengths,
-          .index_stride = from.index_stride,
-          .entries = static_cast<std::int32_t>(std::min<std::int64_t>(shape.ragged ? from.nnz : from.width, INT32_MAX)),
-          .slots = static_cast<std::uint32_t>(from.slots),
-          .page_tokens = page_tokens,
-          .page = make_divider(page_tokens),
-          .format = shape.format,
-          .aligned = alignment % 16 == 0};
-}
-
 template <typename Arguments>
 void launch(int device, std::string_view file, const char* name, Dim3 grid, const Arguments& arguments, void* stream) {
   if (grid.x == 0 || grid.y == 0) return;
@@ -141,54 +121,17 @@ void launch(int device, std::string_view file, const char* name, Dim3 grid, cons
   driver().launch(device, kernel, grid, {kThreads}, std::as_bytes(std::span(&arguments, 1)), stream);
 }
 
-void launch_reduce(int device, std::int64_t tokens, const ReduceArgs& args, void* stream) {
+void launch_reduce(int device, const MergeArgs& args, void* stream) {
   const auto heads = static_cast<std::uint32_t>(ceil_div(args.heads, kReduceHeads));
-  launch(device, "reduce", "reduce", {static_cast<std::uint32_t>(tokens), heads}, args, stream);
+  launch(device, "reduce", "reduce", {static_cast<std::uint32_t>(args.tokens), heads}, args, stream);
 }
 
 void run(const Problem& p, const Plan& plan, void* workspace, void* stream) {
-  const auto splits = static_cast<std::uint32_t>(plan.splits);
-  const std::int64_t rows = p.tokens * plan.splits * p.heads;
-  auto* space = static_cast<float*>(workspace);
-  const bool own = plan.splits > 1 && !plan.partial;
-  Args args{.q = p.q,
-            .q_stride = {p.q_stride[0], p.q_stride[1]},
-            .heads = p.heads,
-            .source_count = p.source_count,
-            .scale_log2 = p.scale_log2,
-            .nan_to_zero = p.nan_to_zero,
-            .splits = plan.splits,
-            .by_splits = make_divider(splits),
-            .partial = plan.splits > 1,
-            .acc = own ? space : p.acc,
-            .m = own ? space + rows * kValueDim : p.m,
-            .l = own ? space + rows * (kValueDim + 1) : p.l,
-            .sink = p.sink,
-            .out = p.out,
-            .out_stride = {p.out_stride[0], p.out_stride[1]},
-            .lse = p.lse,
-            .lse_stride = {p.lse_stride[0], p.lse_stride[1]},
-            .max_logits = p.max_logits,
-            .max_logits_stride = {p.max_logits_stride[0], p.max_logits_stride[1]}};
-  for (int i = 0; i < p.source_count; ++i) args.source[i] = source_args(p.sources[i], p.source[i], p.dim);
+  const Args args = make_args(p, plan, workspace);
   const Dim3 grid{static_cast<std::uint32_t>(p.tokens), static_cast<std::uint32_t>(ceil_div(p.heads, kHeadTile)),
-                  splits};
+                  static_cast<std::uint32_t>(plan.splits)};
   launch(p.device_index, "decode", kernel_name(p), grid, args, stream);
-  if (!own) return;
-  const ReduceArgs merge{.acc = args.acc,
-                         .m = args.m,
-                         .l = args.l,
-                         .heads = p.heads,
-                         .splits = plan.splits,
-                         .sink = p.sink,
-                         .out = p.out,
-                         .out_dtype = PASA_BF16,
-                         .out_stride = {p.out_stride[0], p.out_stride[1]},
-                         .lse = p.lse,
-                         .lse_stride = {p.lse_stride[0], p.lse_stride[1]},
-                         .max_logits = p.max_logits,
-                         .max_logits_stride = {p.max_logits_stride[0], p.max_logits_stride[1]}};
-  launch_reduce(p.device_index, p.tokens, merge, stream);
+  if (args.partial && !plan.partial) launch_reduce(p.device_index, make_merge_args(args), stream);
 }
 
 }  // namespace

@@ -26,11 +26,12 @@ constexpr float kSlack = 16.0f;
 
 template <int Dim>
 struct Smem {
-  static constexpr int kRowBytes = 2 * Dim + 16;    // the padding puts 16 rows, and a transposing read's rows, in different banks
+  static constexpr int kRowBytes =
+      2 * Dim + 16;  // the padding puts 16 rows, and a transposing read's rows, in different banks
   static constexpr int kProbabilityRow = kTile + 8;  // likewise for 16 heads
   union {
-    u8 tile[kTile * kRowBytes];                    // keys, and values: their first 512 components
-    float exchange[2][kHeads][kWaves * 4];         // after the last tile
+    u8 tile[kTile * kRowBytes];             // keys, and values: their first 512 components
+    float exchange[2][kHeads][kWaves * 4];  // after the last tile
   };
   __bf16 p[kHeads][kProbabilityRow];  // [head][token]
   float scales[kWaves][kRows * 8];
@@ -51,7 +52,6 @@ static_assert([] {
   return true;
 }());
 
-
 template <int Dim>
 struct State {
   static constexpr int kDepth = Dim / 32;  // steps of the first product
@@ -68,13 +68,13 @@ struct State {
 template <int Dim>
 struct Places {
   static constexpr int kRowBytes = Smem<Dim>::kRowBytes;
-  Rows<kRowBytes> rows;       // where its wave gathers to
-  Lds<float>* mask_write;     // its token's
-  const Lds<f32x4>* mask;     // its four scores'
-  const Lds<u8>* key;         // its part of a score row
-  const Lds<u8>* value;       // and of a transposing read
-  Lds<u8>* p;                 // the eight probabilities that it multiplies with
-  int p_write;                // from there to the four that it computes, the same in all lanes of a wave
+  Rows<kRowBytes> rows;    // where its wave gathers to
+  Lds<float>* mask_write;  // its token's
+  const Lds<f32x4>* mask;  // its four scores'
+  const Lds<u8>* key;      // its part of a score row
+  const Lds<u8>* value;    // and of a transposing read
+  Lds<u8>* p;              // the eight probabilities that it multiplies with
+  int p_write;             // from there to the four that it computes, the same in all lanes of a wave
 
   explicit Places(Smem<Dim>& s) {
     const int lane = lane_id(), wave = wave_id(), column = lane & 15, group = lane >> 4;
@@ -97,7 +97,8 @@ inline void store_probabilities(const Places<Dim>& places, f32x4 p) {
 
 // After some score exceeded the common maximum by kSlack: the new maximum, everything rescaled to it, P again.
 template <int Dim>
-inline void raise_maximum(Smem<Dim>& smem, State<Dim>& st, const Places<Dim>& places, f32x4 s, float tile_max, f32x4& p) {
+inline void raise_maximum(Smem<Dim>& smem, State<Dim>& st, const Places<Dim>& places, f32x4 s, float tile_max,
+                          f32x4& p) {
   const int lane = lane_id(), head = lane & 15;
   smem.maxima[head][4 * wave_id() + (lane >> 4)] = tile_max;
   sync_lds();
@@ -184,7 +185,7 @@ inline void attend_source(const Args& args, const SourceArgs& source, Part part,
   Gather<Format>::start(in_flight, token);
   int index = index_of(1);
   for (int tile = 0; tile < tiles; ++tile) {
-    Gather<Format>::finish(in_flight, places.rows, source.aligned && !args.nan_to_zero);
+    Gather<Format>::finish(in_flight, places.rows, source.alignment >= 16 && !args.nan_to_zero);
     *places.mask_write = token.valid ? 0.0f : kMinusInf;
     if (args.nan_to_zero) scrub(places);
     if (tile + 1 < tiles) {
@@ -224,12 +225,12 @@ inline void store_result(const Args& args, int token, int head, int split, Smem<
   if (args.partial) {
     const float factor = largest == kMinusInf ? 1.0f : exp2_fast(st.m - largest);
     const std::int64_t at = (static_cast<std::int64_t>(token) * args.splits + split) * args.heads + head;
-    auto* acc = reinterpret_cast<f32x4*>(args.acc + at * kValueDims + dim);
+    auto* acc = reinterpret_cast<f32x4*>(args.partials.acc + at * kValueDims + dim);
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) acc[4 * n] = st.acc[n] * factor;
     if (first) {
-      args.m[at] = largest;
-      args.l[at] = sum * factor;
+      args.partials.m[at] = largest;
+      args.partials.l[at] = sum * factor;
     }
     return;
   }
@@ -281,7 +282,7 @@ inline void decode(const Args& args, Smem<Dim>& smem) {
 #pragma nounroll
   for (int i = 0; i < args.source_count; ++i) {
     const SourceArgs& source = args.source[i];
-    const Part part = part_of(source, token, split, args.splits, args.by_splits);
+    const Part part = part_of(args, i, token, split);
     Formats::select(source.format,
                     [&]<typename Format>() { attend_source<Format>(args, source, part, smem, st, places); });
   }
@@ -290,9 +291,9 @@ inline void decode(const Args& args, Smem<Dim>& smem) {
 
 using Fn = UniformFp8<Fp8::kE4m3fn>;
 using Fnuz = UniformFp8<Fp8::kE4m3fnuz>;
-using Any512 = FormatList<Coded<PASA_KV_BF16, Bf16<512>>, Coded<PASA_KV_PACKED_BF16, Bf16<512>>,
-                          Coded<PASA_KV_FP8_E4M3FN, Fn>, Coded<PASA_KV_FP8_E4M3FNUZ, Fnuz>,
-                          Coded<PASA_KV_FP8_DS_MLA, Fp8DsMla>>;
+using Any512 =
+    FormatList<Coded<PASA_KV_BF16, Bf16<512>>, Coded<PASA_KV_PACKED_BF16, Bf16<512>>, Coded<PASA_KV_FP8_E4M3FN, Fn>,
+               Coded<PASA_KV_FP8_E4M3FNUZ, Fnuz>, Coded<PASA_KV_FP8_DS_MLA, Fp8DsMla>>;
 using Any576 = FormatList<Coded<PASA_KV_BF16, Bf16<576>>, Coded<PASA_KV_FP8_V32, Fp8V32>>;
 
 }  // namespace pasa::hip
@@ -302,7 +303,7 @@ using Any576 = FormatList<Coded<PASA_KV_BF16, Bf16<576>>, Coded<PASA_KV_FP8_V32,
 // The instantiations, by the names that backend.cpp looks up. Two waves a SIMD: 256 registers.
 #define PASA_DECODE(name, dim, formats)                                                                           \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256), amdgpu_waves_per_eu(2, 2))) void name( \
-      pasa::hip::Args args) {                                                                                     \
+      pasa::gpu::Args args) {                                                                                     \
     __attribute__((shared)) static pasa::hip::Smem<dim> smem;                                                     \
     pasa::hip::decode<dim, formats>(args, smem);                                                                  \
   }

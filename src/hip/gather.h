@@ -10,12 +10,14 @@
 #include <type_traits>
 
 #include "core/format.h"
-#include "hip/args.h"
+#include "core/gpu_args.h"
 #include "hip/isa.h"
 
 #pragma clang force_cuda_host_device begin
 
 namespace pasa::hip {
+
+using namespace gpu;
 
 constexpr int kRows = 16;  // of a wave
 
@@ -38,21 +40,11 @@ struct Token {
 
 template <typename Format>
 inline Token locate(const SourceArgs& source, int index, bool listed) {
-  const auto slot = static_cast<u32>(index);
-  const bool valid = listed && slot < source.slots;  // a negative index is a large slot
-  const u32 page = divide(slot, source.page), place = slot - page * source.page_tokens;
-  const u8* base = source.kv + page * static_cast<u64>(source.page_stride);
-  const u8* record = base + static_cast<u64>(place) * Format::kRecordBytes;
-  const u8* scales = nullptr;
-  if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-    scales = base + static_cast<u64>(source.page_tokens) * Format::kRecordBytes + place * Format::kTailBytes;
-  }
-  if constexpr (Format::kScaling == Scaling::kSideFloat) {
-    scales = source.scales + slot * static_cast<u64>(source.scale_stride);
-  }
-  record = valid ? record : kZeroRecord;
+  const bool valid = listed && is_valid(source, index);
+  const Row row = gpu::locate<Format>(source, static_cast<u32>(index));
+  const u8* record = valid ? row.record : kZeroRecord;
   if constexpr (Format::kScaling == Scaling::kInlineFloat) return {record, record + Format::kNope, valid};
-  return {record, valid ? scales : kZeroRecord, valid};
+  return {record, valid ? row.scales : kZeroRecord, valid};
 }
 
 // Where a wave writes: its 16 rows of the tile, and 16 x 8 floats for scales that only it uses.

@@ -3,16 +3,17 @@
 // Sixteen lanes take one head of one row, so that a wave's instructions serve four heads. In the first step a lane holds m
 // and l of one split, in the second 32 of the 512 value dims: eight times four, 64 apart. Splits with l = 0 are passed over
 // whatever their acc holds: a record of zeros is read instead.
-#include "hip/args.h"
+#include "core/gpu_args.h"
 #include "hip/finish.h"
-#include "pasa/pasa.h"
 
 #pragma clang force_cuda_host_device begin
 
 namespace pasa::hip {
 
-constexpr int kRow = 16, kReduceHeads = 16;    // lanes a head; heads of a work-group
-constexpr int kChunks = 512 / (4 * kRow);      // of four dims a lane
+using namespace gpu;
+
+constexpr int kRow = 16, kReduceHeads = 16;  // lanes a head; heads of a work-group
+constexpr int kChunks = 512 / (4 * kRow);    // of four dims a lane
 __attribute__((device)) const float kZeros[512] = {};
 
 // The value that lane k of each row holds.
@@ -31,13 +32,13 @@ inline void store(void* out, std::int64_t at, const f32x4 (&sum)[kChunks]) {
   }
 }
 
-inline void reduce(const ReduceArgs& args) {
+inline void reduce(const MergeArgs& args) {
   const int token = static_cast<int>(__builtin_amdgcn_workgroup_id_x()), lane = lane_id(), column = lane & (kRow - 1);
   const int wanted = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kReduceHeads + 4 * wave_id() + lane / kRow;
   const int head = wanted < args.heads ? wanted : args.heads - 1;
   const std::int64_t row = static_cast<std::int64_t>(token) * args.splits * args.heads + head;
   const std::int64_t acc_stride = static_cast<std::int64_t>(args.heads) * 512;
-  const float *acc = args.acc + row * 512 + 4 * column, *zeros = kZeros + 4 * column;
+  const float *acc = args.partials.acc + row * 512 + 4 * column, *zeros = kZeros + 4 * column;
   const auto max = [](float a, float b) { return __builtin_fmaxf(a, b); };
   const auto plus = [](float a, float b) { return a + b; };
 
@@ -48,7 +49,8 @@ inline void reduce(const ReduceArgs& args) {
     const int split = base + column;
     const bool there = split < args.splits;
     const std::int64_t at = row + static_cast<std::int64_t>(there ? split : base) * args.heads;
-    const float listed = args.l[at], its_m = args.m[at], l = there ? listed : 0.0f, m = l == 0.0f ? kMinusInf : its_m;
+    const float listed = args.partials.l[at], its_m = args.partials.m[at], l = there ? listed : 0.0f,
+                m = l == 0.0f ? kMinusInf : its_m;
     const float before = top;
     top = max(top, reduce_row(m, max));
     const float anchor = top == kMinusInf ? 0.0f : top;
@@ -84,13 +86,14 @@ inline void reduce(const ReduceArgs& args) {
   }
   if (column != 0) return;
   if (args.lse) args.lse[token * args.lse_stride[0] + head * args.lse_stride[1]] = result.lse;
-  if (args.max_logits) args.max_logits[token * args.max_logits_stride[0] + head * args.max_logits_stride[1]] = top * kLn2;
+  if (args.max_logits)
+    args.max_logits[token * args.max_logits_stride[0] + head * args.max_logits_stride[1]] = top * kLn2;
 }
 
 }  // namespace pasa::hip
 
 #pragma clang force_cuda_host_device end
 
-extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256))) void reduce(pasa::hip::ReduceArgs args) {
+extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256))) void reduce(pasa::gpu::MergeArgs args) {
   pasa::hip::reduce(args);
 }

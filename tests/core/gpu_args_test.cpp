@@ -1,6 +1,6 @@
-// The kernels' own arithmetic on the host: division by multiplication, list ranges in 32 bits, byte addresses. Each must
+// The GPU kernels' own arithmetic on the host: division by multiplication, list ranges in 32 bits, byte addresses. Each must
 // agree with core/problem.h, which the reference uses. Needs no GPU.
-#include "cuda/args.h"
+#include "core/gpu_args.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,10 @@
 #include <random>
 #include <vector>
 
-namespace pasa::cuda {
+#include "core/backend.h"
+#include "core/problem.h"
+
+namespace pasa::gpu {
 namespace {
 
 TEST(Divider, IsExactBelow2To31) {
@@ -144,4 +147,4 @@ TEST(Validity, IsTheIntervalFromZero) {
 }
 
 }  // namespace
-}  // namespace pasa::cuda
+}  // namespace pasa::gpu

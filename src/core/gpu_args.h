@@ -1,19 +1,24 @@
-// What a CUDA kernel is told: the Problem, made plain once per run. Every kernel of this folder takes an Args by value.
+// What a GPU kernel is told: the Problem, made plain once per run. The attention kernels of src/cuda and src/hip take an Args
+// by value.
 //
 // The one idea: what the host can decide, it decides here (widths in 32 bits, page division as a multiplication, where
 // partial results go), and what only the device knows (list lengths) is asked for through part_of(), which is
-// core/problem.h's row_range() and split_range() in 32-bit arithmetic. Everything here is constexpr C++ for both compilers;
-// tests/cuda/args_test.cpp holds it against core/problem.h.
+// core/problem.h's row_range() and split_range() in 32-bit arithmetic. Plain data and constexpr functions, compiled by the
+// host's and the devices' compilers; tests/core/gpu_args_test.cpp holds them against core/problem.h.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
-#include "core/backend.h"
-#include "core/problem.h"
+#include "core/format.h"
 
-namespace pasa::cuda {
+namespace pasa {
+struct Problem;
+struct Plan;
+struct Reduce;
+}  // namespace pasa
+
+namespace pasa::gpu {
 
 // Unsigned division by a number known in advance, exact for every dividend below 2^31: with s = ceil(log2 d) and
 // m = floor(2^(31+s) / d) + 1, n * m / 2^(31+s) exceeds n / d by less than 1 / d. The dividend is doubled so that the
@@ -143,84 +148,24 @@ constexpr std::size_t partials_bytes(std::int64_t tokens, int splits, int heads)
          (kValueDim + 2) * sizeof(float);
 }
 
-// Host only: the arguments of one run. Partials go to the caller's tensors if the plan is partial, else to the workspace.
-inline Args make_args(const Problem& problem, const Plan& plan, void* workspace) {
-  Args args{};
-  args.q = problem.q;
-  args.tokens = problem.tokens;
-  args.heads = problem.heads;
-  args.dim = problem.dim;
-  args.source_count = problem.source_count;
-  for (int i = 0; i < problem.source_count; ++i) {
-    const Source& from = problem.sources[i];
-    const SourceShape& shape = problem.source[i];
-    const auto page_tokens = static_cast<std::uint32_t>(shape.page_tokens);
-    const std::int64_t entries = shape.ragged ? from.nnz : from.width;
-    const std::int64_t record_bytes =
-        with_format(shape.format, problem.dim, [&]<typename Format>() -> std::int64_t { return Format::kRecordBytes; });
-    const auto bits = reinterpret_cast<std::uintptr_t>(from.kv) | static_cast<std::uint64_t>(from.page_stride) |
-                      (page_tokens > 1 ? static_cast<std::uint64_t>(record_bytes) : 0) | 16u;
-    args.source[i] = {.kv = from.kv,
-                      .page_stride = from.page_stride,
-                      .scales = from.scales,
-                      .scale_stride = from.scale_stride,
-                      .indices = from.indices,
-                      .indptr = from.indptr,
-                      .lengths = from.lengths,
-                      .index_stride = from.index_stride,
-                      .entries = static_cast<std::int32_t>(std::min<std::int64_t>(entries, INT32_MAX)),
-                      .slots = static_cast<std::uint32_t>(from.slots),
-                      .page_tokens = page_tokens,
-                      .page = make_divider(page_tokens),
-                      .format = shape.format,
-                      .alignment = 1 << std::countr_zero(bits)};
-  }
-  args.scale_log2 = problem.scale_log2;
-  args.sink = problem.sink;
-  args.splits = plan.splits;
-  args.by_splits = make_divider(static_cast<std::uint32_t>(plan.splits));
-  args.nan_to_zero = problem.nan_to_zero;
-  args.f16 = problem.word == Word16::kF16;
-  args.partial = plan.splits > 1;
-  const std::int64_t rows = problem.tokens * plan.splits * problem.heads;
-  args.partials = {problem.acc, problem.m, problem.l};
-  if (!plan.partial) {
-    auto* acc = static_cast<float*>(workspace);
-    args.partials = {acc, acc + rows * kValueDim, acc + rows * (kValueDim + 1)};
-  }
-  args.out = problem.out;
-  args.lse = problem.lse;
-  args.max_logits = problem.max_logits;
-  for (int i = 0; i < 2; ++i) {
-    args.q_stride[i] = problem.q_stride[i];
-    args.out_stride[i] = problem.out_stride[i];
-    args.lse_stride[i] = problem.lse_stride[i];
-    args.max_logits_stride[i] = problem.max_logits_stride[i];
-  }
-  return args;
-}
-
-// general.cu: partials or outputs of every part, on any GPU of sm_80 and newer. head_tile is 16 or 64.
-void launch_general(const Args& args, int head_tile, void* stream);
-int general_shared_bytes(int head_tile);
-
-// reduce.cu: merges partials into out, lse and max_logits, with the sink folded in once.
+// Merging partials of any number of splits into out, lse and max_logits, with the sink folded in once.
 struct MergeArgs {
   Partials partials;  // [T, S, H, ...]
   std::int64_t tokens;
   std::int32_t heads, splits;
   const float* sink;
   void* out;
-  pasa_dtype out_dtype;
+  pasa_dtype out_dtype;  // bf16, f16 or f32
   std::int64_t out_stride[2];
   float* lse;
   std::int64_t lse_stride[2];
   float* max_logits;
   std::int64_t max_logits_stride[2];
 };
-// `overlap`: the kernel before it on the stream made the partials, and the launch need not wait for its end (sm_90).
-void launch_merge(const MergeArgs& args, bool overlap, void* stream);
-void launch_merge(const Args& args, bool overlap, void* stream);
-void reduce(const Reduce& problem, void* stream);  // Backend::reduce
 
-}  // namespace pasa::cuda
+// Host only. Partials go to the caller's tensors if the plan is partial, else to the workspace.
+Args make_args(const Problem& problem, const Plan& plan, void* workspace);
+MergeArgs make_merge_args(const Args& args);
+MergeArgs make_merge_args(const Reduce& problem);
+
+}  // namespace pasa::gpu
