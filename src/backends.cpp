@@ -44,6 +44,9 @@ std::string refusal(const Backend& backend, const Problem& problem) {
   if (backend.device != problem.device) {
     return concat("it computes on ", device_name(backend.device), ", the tensors are on ", device_name(problem.device));
   }
+  if (!backend.on_request.empty() && problem.kernel != backend.name) {
+    return concat("only if asked for by name: ", backend.on_request);
+  }
   std::string reason = backend.unavailable();
   return reason.empty() ? backend.decline(problem) : reason;
 }

@@ -34,6 +34,8 @@ struct Backend {
   void (*run)(const Problem&, const Plan&, void* workspace, void* stream);
   // Merges given partials (pasa_reduce). nullptr: this kernel family leaves it to another of its device.
   void (*reduce)(const Reduce&, void* stream);
+  // Not empty: it serves only problems that ask for it by its whole name; the reason, in words.
+  std::string_view on_request = {};
 };
 
 constexpr const char* device_name(pasa_device_type device) {
