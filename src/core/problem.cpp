@@ -604,7 +604,8 @@ Reduce check(const pasa_reduce_problem& c) {
   std::copy_n(c.out.stride, 2, r.out_stride);
   r.lse = present(c.lse) ? static_cast<float*>(c.lse.data) : nullptr;
   std::copy_n(c.lse.stride, 2, r.lse_stride);
-  r.device = c.acc.device;
+  r.device = home.device;
+  r.device_index = home.index;
   return r;
 }
 

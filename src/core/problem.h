@@ -134,6 +134,7 @@ struct Reduce {
   float* lse;
   std::int64_t lse_stride[2];
   pasa_device_type device;
+  int device_index;
 };
 Reduce check(const pasa_reduce_problem& problem);
 
