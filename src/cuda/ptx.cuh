@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "core/format.h"
 #include "cuda/tile.cuh"
 
 namespace pasa::cuda::ptx {
@@ -138,11 +139,23 @@ __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint
                : "memory");
 }
 
+// The inverse: matrix i's two neighbours of row l / 4, columns 2 (l % 4) and + 1, to to[i].
+__device__ inline void ldmatrix_x4(std::uint32_t (&to)[4], std::uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(row)
+               : "memory");
+}
+
 // 16 bytes to shared memory behind this thread's back, zeros if `bytes` is 0; waited for by groups.
 __device__ inline void cp_async_16(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// One arrival, announced by the barrier's count, when this thread's copies so far are in.
+__device__ inline void cp_async_mbarrier_arrive(std::uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ inline void cp_async_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // One box of a tensor map (a __grid_constant__ of the kernel) to shared memory; the barrier counts the bytes.
@@ -183,6 +196,11 @@ __device__ inline std::uint32_t prmt(std::uint32_t x) {
 __device__ inline std::uint32_t cvt_bf16x2(float low, float high) {
   std::uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+__device__ inline std::uint32_t cvt_f16x2(float low, float high) {
+  std::uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 __device__ inline std::uint32_t mul_bf16x2(std::uint32_t a, std::uint32_t b) {
@@ -235,51 +253,89 @@ __device__ inline void wgmma_touch(float (&d)[kSize]) {
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// d[64, 64] (+)= A[64, 16] B[16, 64]; a and b are low words of descriptors (tile.cuh).
-template <int kTransposeB>
+// d[64, N] (+)= A[64, 16] B[16, N]. a and b are low words of descriptors (tile.cuh); d's registers are those of a larger fragment
+// from kFrom on. The operand lists of the instructions, 8 registers at a time:
+#define PASA_D8(i)                                                                                            \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define PASA_D32(i) PASA_D8(i), PASA_D8(i + 8), PASA_D8(i + 16), PASA_D8(i + 24)
+#define PASA_NAMES32                                                                           \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PASA_NAMES64                                                                  \
+  PASA_NAMES32                                                                        \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define PASA_NAMES128                                                                              \
+  PASA_NAMES64                                                                                     \
+      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "              \
+      "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, " \
+      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "    \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+
+template <int kTransposeB, Word16 kWord = Word16::kBf16>
 __device__ inline void wgmma_m64n64k16(float (&d)[32], std::uint32_t a, std::uint32_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-      "mov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n"
-      "setp.ne.b32 p, %35, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-      "}, a, b, p, 1, 1, 0, %36;\n}\n"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
+#define PASA_WGMMA(type)                                                                                    \
+  asm volatile(                                                                                             \
+      "{\n.reg .pred p;\n.reg .b64 a, b;\n"                                                                 \
+      "mov.b64 a, {%32, %34};\nmov.b64 b, {%33, %34};\n"                                                    \
+      "setp.ne.b32 p, %35, 0;\n"                                                                            \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type " {" PASA_NAMES32 "}, a, b, p, 1, 1, 0, %36;\n}\n" \
+      : PASA_D32(0)                                                                                         \
+      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB))
+  if constexpr (kWord == Word16::kBf16) PASA_WGMMA("bf16.bf16");
+  if constexpr (kWord == Word16::kF16) PASA_WGMMA("f16.f16");
+#undef PASA_WGMMA
 }
 
-// d[64, 128] (+)= A[64, 16] B[16, 128]; d's registers are those of a larger fragment from kFrom on.
+// The same with A's fragment in registers: rows and columns as d's, two neighbours a register, {row l/4, + 8} x {column 2(l%4), + 8}.
+template <int kTransposeB, Word16 kWord = Word16::kBf16>
+__device__ inline void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[4], std::uint32_t b, bool accumulate) {
+#define PASA_WGMMA(type)                                                                                             \
+  asm volatile(                                                                                                      \
+      "{\n.reg .pred p;\n.reg .b64 b;\n"                                                                             \
+      "mov.b64 b, {%36, %37};\n"                                                                                     \
+      "setp.ne.b32 p, %38, 0;\n"                                                                                     \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32." type " {" PASA_NAMES32                                           \
+      "}, {%32, %33, %34, %35}, b, p, 1, 1, %39;\n}\n"                                                               \
+      : PASA_D32(0)                                                                                                  \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), \
+        "n"(kTransposeB))
+  if constexpr (kWord == Word16::kBf16) PASA_WGMMA("bf16.bf16");
+  if constexpr (kWord == Word16::kF16) PASA_WGMMA("f16.f16");
+#undef PASA_WGMMA
+}
+
 template <int kTransposeB, int kFrom, int kSize>
 __device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint32_t a, std::uint32_t b, bool accumulate) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b64 a, b;\n"
       "mov.b64 a, {%64, %66};\nmov.b64 b, {%65, %66};\n"
       "setp.ne.b32 p, %67, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-      "}, a, b, p, 1, 1, 0, %68;\n}\n"
-      : "+f"(d[kFrom]), "+f"(d[kFrom + 1]), "+f"(d[kFrom + 2]), "+f"(d[kFrom + 3]), "+f"(d[kFrom + 4]),
-        "+f"(d[kFrom + 5]), "+f"(d[kFrom + 6]), "+f"(d[kFrom + 7]), "+f"(d[kFrom + 8]), "+f"(d[kFrom + 9]),
-        "+f"(d[kFrom + 10]), "+f"(d[kFrom + 11]), "+f"(d[kFrom + 12]), "+f"(d[kFrom + 13]), "+f"(d[kFrom + 14]),
-        "+f"(d[kFrom + 15]), "+f"(d[kFrom + 16]), "+f"(d[kFrom + 17]), "+f"(d[kFrom + 18]), "+f"(d[kFrom + 19]),
-        "+f"(d[kFrom + 20]), "+f"(d[kFrom + 21]), "+f"(d[kFrom + 22]), "+f"(d[kFrom + 23]), "+f"(d[kFrom + 24]),
-        "+f"(d[kFrom + 25]), "+f"(d[kFrom + 26]), "+f"(d[kFrom + 27]), "+f"(d[kFrom + 28]), "+f"(d[kFrom + 29]),
-        "+f"(d[kFrom + 30]), "+f"(d[kFrom + 31]), "+f"(d[kFrom + 32]), "+f"(d[kFrom + 33]), "+f"(d[kFrom + 34]),
-        "+f"(d[kFrom + 35]), "+f"(d[kFrom + 36]), "+f"(d[kFrom + 37]), "+f"(d[kFrom + 38]), "+f"(d[kFrom + 39]),
-        "+f"(d[kFrom + 40]), "+f"(d[kFrom + 41]), "+f"(d[kFrom + 42]), "+f"(d[kFrom + 43]), "+f"(d[kFrom + 44]),
-        "+f"(d[kFrom + 45]), "+f"(d[kFrom + 46]), "+f"(d[kFrom + 47]), "+f"(d[kFrom + 48]), "+f"(d[kFrom + 49]),
-        "+f"(d[kFrom + 50]), "+f"(d[kFrom + 51]), "+f"(d[kFrom + 52]), "+f"(d[kFrom + 53]), "+f"(d[kFrom + 54]),
-        "+f"(d[kFrom + 55]), "+f"(d[kFrom + 56]), "+f"(d[kFrom + 57]), "+f"(d[kFrom + 58]), "+f"(d[kFrom + 59]),
-        "+f"(d[kFrom + 60]), "+f"(d[kFrom + 61]), "+f"(d[kFrom + 62]), "+f"(d[kFrom + 63])
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" PASA_NAMES64 "}, a, b, p, 1, 1, 0, %68;\n}\n"
+      : PASA_D32(kFrom), PASA_D32(kFrom + 32)
       : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
 }
+
+template <int kTransposeB, Word16 kWord = Word16::kBf16>
+__device__ inline void wgmma_m64n256k16(float (&d)[128], std::uint32_t a, std::uint32_t b, bool accumulate) {
+#define PASA_WGMMA(type)                                                                                       \
+  asm volatile(                                                                                                \
+      "{\n.reg .pred p;\n.reg .b64 a, b;\n"                                                                    \
+      "mov.b64 a, {%128, %130};\nmov.b64 b, {%129, %130};\n"                                                   \
+      "setp.ne.b32 p, %131, 0;\n"                                                                              \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type " {" PASA_NAMES128 "}, a, b, p, 1, 1, 0, %132;\n}\n" \
+      : PASA_D32(0), PASA_D32(32), PASA_D32(64), PASA_D32(96)                                                  \
+      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB))
+  if constexpr (kWord == Word16::kBf16) PASA_WGMMA("bf16.bf16");
+  if constexpr (kWord == Word16::kF16) PASA_WGMMA("f16.f16");
+#undef PASA_WGMMA
+}
+
+#undef PASA_D8
+#undef PASA_D32
+#undef PASA_NAMES32
+#undef PASA_NAMES64
+#undef PASA_NAMES128
 
 }  // namespace pasa::cuda::ptx
