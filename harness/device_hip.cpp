@@ -63,9 +63,10 @@ std::vector<std::string> hip_device_names() {
 
 std::unique_ptr<Device> open_hip(std::string_view name) {
 #ifdef PASA_WITH_GFX950EMU
-  if (name == "gfx950-emu") {
-    hip::use_driver(&gfx950_emulator());
-    return std::make_unique<HipDevice>(gfx950_emulator(), 0, "gfx950-emu");
+  if (name == "gfx942-emu" || name == "gfx950-emu") {
+    hip::Driver& emulator = name == "gfx942-emu" ? gfx942_emulator() : gfx950_emulator();
+    hip::use_driver(&emulator);
+    return std::make_unique<HipDevice>(emulator, 0, std::string(name));
   }
 #endif
   int index = name == "hip" ? 0 : -1;

@@ -1,5 +1,5 @@
-// AMD GPUs as devices: "hip:0", ...; and "gfx950-emu", the gfx950 emulator behind the same driver interface, so that the
-// very planning, arguments and code objects of the HIP backend are executed where there is no such GPU.
+// AMD GPUs as devices: "hip:0", ...; and "gfx950-emu", "gfx942-emu": the emulator behind the same driver interface, so that
+// the very planning, arguments and code objects of the HIP backend are executed where there is no such GPU.
 #pragma once
 
 #include "harness/device.h"
@@ -8,6 +8,7 @@
 namespace pasa {
 
 // tools/gfx950emu/driver.cpp, in builds that have it.
+hip::Driver& gfx942_emulator();
 hip::Driver& gfx950_emulator();
 
 }  // namespace pasa

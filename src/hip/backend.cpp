@@ -1,14 +1,7 @@
-// The HIP backend: which problems it serves, how it splits lists, and the launches. It runs alike on a device and on the
-// emulator, since both are a Driver.
+// The row "hip:gfx950" of the backend table: which problems it serves, how it splits lists, and the launches.
 #include <algorithm>
-#include <map>
-#include <mutex>
-#include <tuple>
 
-#include "core/backend.h"
-#include "core/gpu_args.h"
-#include "hip/code_objects.h"
-#include "hip/driver.h"
+#include "hip/device.h"
 
 namespace pasa {
 namespace hip {
@@ -16,38 +9,8 @@ namespace {
 
 using namespace gpu;
 
-constexpr const char* kArchitecture = "gfx950";
-constexpr int kHeadTile = 16, kKeyTile = 64, kThreads = 256, kReduceHeads = 16, kMaxSplits = 16;
-
-// ---- kernels of a device ---------------------------------------------------------------------------------------------
-
-Kernel find_kernel(int device, std::string_view file, const char* name) {
-  static std::mutex lock;
-  static std::map<std::tuple<Driver*, int, std::string>, Kernel> known;
-  const std::lock_guard guard(lock);
-  const auto [found, fresh] = known.try_emplace({&driver(), device, name}, nullptr);
-  for (const CodeObject& code : code_objects()) {
-    if (!fresh || code.file != file || code.architecture != kArchitecture) continue;
-    found->second = driver().load(device, code.bytes, name);
-  }
-  return found->second;
-}
-
-std::string unavailable_on(int device) {
-  if (const std::string reason = driver().unavailable(); !reason.empty()) return reason;
-  if (device >= driver().device_count()) return concat("HIP device ", device, " of ", driver().device_count());
-  if (find_kernel(device, "reduce", "reduce")) return "";
-  return concat(driver().device(device).name, " does not run ", kArchitecture, " code");
-}
-
-std::string unavailable() {
-  std::string reason = driver().unavailable();
-  for (int device = 0; reason.empty() && device < driver().device_count(); ++device) {
-    if (unavailable_on(device).empty()) return "";
-    if (device + 1 == driver().device_count()) reason = unavailable_on(device);
-  }
-  return reason;
-}
+constexpr std::string_view kArchitectures[] = {"gfx950"};
+constexpr int kHeadTile = 16, kKeyTile = 64, kMaxSplits = 16;
 
 // The decode kernel by its formats; sources of different formats go through a kernel that asks for each.
 const char* kernel_name(const Shape& shape) {
@@ -74,8 +37,6 @@ const char* kernel_name(const Shape& shape) {
 
 // ---- planning --------------------------------------------------------------------------------------------------------
 
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 // The split count with the least cost: rounds of work-groups (two share a compute unit), each a fixed part and its tiles,
 // and the merge. The weights are wave instructions that the emulator counted, see docs/gfx950.md.
 int choose_splits(const Problem& p, int compute_units) {
@@ -96,10 +57,9 @@ int choose_splits(const Problem& p, int compute_units) {
 }
 
 std::string decline(const Problem& p) {
-  if (const std::string reason = unavailable_on(p.device_index); !reason.empty()) return reason;
+  if (const std::string reason = unavailable_on(p.device_index, kArchitectures); !reason.empty()) return reason;
   if (p.word != Word16::kBf16) return "it computes with bf16 queries only";
-  if (p.tokens * kThreads > INT32_MAX) return concat("T is ", p.tokens, ", expected at most ", INT32_MAX / kThreads);
-  return "";
+  return too_many(p.tokens);
 }
 
 void plan(const Problem& p, Plan& plan) {
@@ -113,25 +73,12 @@ void plan(const Problem& p, Plan& plan) {
 
 // ---- running ---------------------------------------------------------------------------------------------------------
 
-template <typename Arguments>
-void launch(int device, std::string_view file, const char* name, Dim3 grid, const Arguments& arguments, void* stream) {
-  if (grid.x == 0 || grid.y == 0) return;
-  const Kernel kernel = find_kernel(device, file, name);
-  require(PASA_ERROR_INTERNAL, kernel != nullptr, "internal: no code for kernel ", name);
-  driver().launch(device, kernel, grid, {kThreads}, std::as_bytes(std::span(&arguments, 1)), stream);
-}
-
-void launch_reduce(int device, const MergeArgs& args, void* stream) {
-  const auto heads = static_cast<std::uint32_t>(ceil_div(args.heads, kReduceHeads));
-  launch(device, "reduce", "reduce", {static_cast<std::uint32_t>(args.tokens), heads}, args, stream);
-}
-
 void run(const Problem& p, const Plan& plan, void* workspace, void* stream) {
   const Args args = make_args(p, plan, workspace);
   const Dim3 grid{static_cast<std::uint32_t>(p.tokens), static_cast<std::uint32_t>(ceil_div(p.heads, kHeadTile)),
                   static_cast<std::uint32_t>(plan.splits)};
   launch(p.device_index, "decode", kernel_name(p), grid, args, stream);
-  if (args.partial && !plan.partial) launch_reduce(p.device_index, make_merge_args(args), stream);
+  if (args.partial && !plan.partial) launch_merge(p.device_index, make_merge_args(args), stream);
 }
 
 }  // namespace
@@ -141,11 +88,11 @@ extern const Backend kHipGfx950;
 const Backend kHipGfx950 = {
     .name = "hip:gfx950",
     .device = PASA_HIP,
-    .unavailable = hip::unavailable,
+    .unavailable = [] { return hip::unavailable(hip::kArchitectures); },
     .decline = hip::decline,
     .plan = hip::plan,
     .run = hip::run,
-    .reduce = nullptr,
+    .reduce = hip::reduce,
 };
 
 }  // namespace pasa

@@ -28,6 +28,7 @@ class Hip final : public Driver {
       return;
     }
     find(get_device_count_, "hipGetDeviceCount");
+    find(version_, "hipRuntimeGetVersion");
     find(set_device_, "hipSetDevice");
     find(get_device_, "hipGetDevice");
     find(device_name_, "hipDeviceGetName");
@@ -64,6 +65,12 @@ class Hip final : public Driver {
     check(attribute_(&info.compute_units, kMultiprocessorCount, index), "hipDeviceGetAttribute");
     info.name = name;
     return info;
+  }
+
+  std::string version() override {
+    int number = 0;
+    check(version_(&number), "hipRuntimeGetVersion");
+    return concat("HIP ", number / 10000000, '.', number / 100000 % 100, '.', number % 100000);
   }
 
   Kernel load(int device, std::span<const std::byte> code, const char* name) override {
@@ -146,6 +153,7 @@ class Hip final : public Driver {
   std::string problem_;
   int count_ = 0;
   int (*get_device_count_)(int*);
+  int (*version_)(int*);
   int (*set_device_)(int);
   int (*get_device_)(int*);
   int (*device_name_)(char*, int, int);

@@ -57,7 +57,7 @@ Matrix make_input(int lanes, int per, Data kind, u32 seed) {
 }
 
 gfx950emu::Program& program() {
-  static gfx950emu::Program p = gfx950emu::Program::from_file(PASA_INSTRUCTIONS, "gfx950");
+  static gfx950emu::Program p = gfx950emu::Program::from_file(PASA_INSTRUCTIONS);
   return p;
 }
 

@@ -11,6 +11,13 @@ namespace {
 constexpr u32 kRelative64 = 13;  // R_AMDGPU_RELATIVE64, the only relocation of a linked code object
 constexpr std::size_t kPage = 4096;
 
+struct Machine {
+  u32 flags;  // EF_AMDGPU_MACH
+  Architecture architecture;
+  u32 cu_lds_bytes;
+};
+constexpr Machine kMachines[] = {{0x4c, Architecture::kGfx942, 64 << 10}, {0x4f, Architecture::kGfx950, 160 << 10}};
+
 // The metadata note is MessagePack. Only what kernels need: calls visit(path, value) for every number and string, the path
 // being the keys and array positions from the root, joined by '/'.
 class MessagePack {
@@ -129,7 +136,7 @@ std::map<std::string, KernelInfo> read_metadata(std::span<const std::byte> note)
 std::uint32_t KernelInfo::waves_per_simd() const {
   const u32 by_registers = 512 / std::max(8u, (vgprs + 7) / 8 * 8);
   u32 waves = std::min(8u, by_registers);
-  if (lds_bytes) waves = std::min(waves, 163840 / lds_bytes * ((max_threads + 63) / 64) / 4);
+  if (lds_bytes) waves = std::min(waves, cu_lds_bytes / lds_bytes * ((max_threads + 63) / 64) / 4);
   return waves;
 }
 
@@ -144,6 +151,12 @@ CodeObject::CodeObject(std::span<const std::byte> elf) {
   };
   const auto header = read(0, Elf64_Ehdr{});
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) || header.e_machine != 224) throw Error("not an AMDGPU code object");
+  const u32 mach = header.e_flags & 0xff;
+  const auto* machine = std::ranges::find(kMachines, mach, &Machine::flags);
+  if (machine == std::end(kMachines)) {
+    throw Error("code for an architecture that is not emulated (EF_AMDGPU_MACH " + std::to_string(mach) + ")");
+  }
+  architecture_ = machine->architecture;
 
   u64 top = 0;
   std::map<std::string, KernelInfo> metadata;
@@ -193,6 +206,7 @@ CodeObject::CodeObject(std::span<const std::byte> elf) {
     KernelSymbol k;
     k.descriptor = symbol.st_value;
     if (const auto found = metadata.find(kernel); found != metadata.end()) k.info = found->second;
+    k.info.cu_lds_bytes = machine->cu_lds_bytes;
     i64 entry;
     std::memcpy(&entry, base + k.descriptor + 16, sizeof entry);
     k.code = k.descriptor + static_cast<u64>(entry);

@@ -15,12 +15,14 @@ class CodeObject {
  public:
   explicit CodeObject(std::span<const std::byte> elf);  // throws Error
 
+  Architecture architecture() const { return architecture_; }
   const u8* image() const { return image_.data() + align_; }
   std::size_t image_bytes() const { return image_.size() - align_; }
   const std::map<std::string, KernelSymbol>& kernels() const { return kernels_; }
   const KernelSymbol& kernel(const std::string& name) const;
 
  private:
+  Architecture architecture_;
   std::vector<u8> image_;
   std::size_t align_ = 0;  // the image starts at a page boundary
   std::map<std::string, KernelSymbol> kernels_;

@@ -227,12 +227,12 @@ int wait_count(const std::string& text, const char* counter) {
 
 }  // namespace
 
-Decoder::Decoder(const std::string& cpu) {
+Decoder::Decoder(Architecture architecture) : architecture_(architecture) {
   LLVMInitializeAMDGPUTargetInfo();
   LLVMInitializeAMDGPUTarget();
   LLVMInitializeAMDGPUTargetMC();
   LLVMInitializeAMDGPUDisassembler();
-  context_ = LLVMCreateDisasmCPU("amdgcn-amd-amdhsa", cpu.c_str(), nullptr, 0, nullptr, nullptr);
+  context_ = LLVMCreateDisasmCPU("amdgcn-amd-amdhsa", name_of(architecture).data(), nullptr, 0, nullptr, nullptr);
   if (!context_) throw Error("LLVM has no AMDGPU disassembler");
 }
 
@@ -256,6 +256,7 @@ Inst Decoder::decode(const u8* code, std::size_t available, u64 pc) const {
     break;
   }
   inst.kind = classify(inst.name);
+  if (architecture_ == Architecture::kGfx942) inst.fp8 = pasa::Fp8::kE4m3fnuz;
   if (inst.name == "s_waitcnt") {
     inst.wait_memory = wait_count(inst.text, "vmcnt(");
     inst.wait_lds = wait_count(inst.text, "lgkmcnt(");

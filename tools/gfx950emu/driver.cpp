@@ -10,7 +10,8 @@ namespace gfx950emu {
 pasa::hip::Kernel EmulatedDriver::load(int, std::span<const std::byte> code, const char* name) {
   const std::lock_guard guard(lock_);
   auto found = programs_.find(code.data());
-  if (found == programs_.end()) found = programs_.emplace(code.data(), Program(code, "gfx950")).first;
+  if (found == programs_.end()) found = programs_.emplace(code.data(), Program(code)).first;
+  if (found->second.architecture() != architecture_) return nullptr;
   const std::vector<std::string> names = found->second.kernels();
   if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
   kernels_.push_back({&found->second, name});
@@ -73,8 +74,13 @@ std::map<std::string, KernelInfo> EmulatedDriver::kernels() {
 
 namespace pasa {
 
+// With as many compute units as an MI300X and an MI355X have.
+hip::Driver& gfx942_emulator() {
+  static gfx950emu::EmulatedDriver driver("gfx942", 304);
+  return driver;
+}
 hip::Driver& gfx950_emulator() {
-  static gfx950emu::EmulatedDriver driver;
+  static gfx950emu::EmulatedDriver driver("gfx950", 256);
   return driver;
 }
 

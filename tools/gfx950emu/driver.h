@@ -12,9 +12,13 @@ namespace gfx950emu {
 
 class EmulatedDriver : public pasa::hip::Driver {
  public:
+  EmulatedDriver(std::string architecture, int compute_units)
+      : architecture_(std::move(architecture)), compute_units_(compute_units) {}
+
   std::string unavailable() override { return ""; }
   int device_count() override { return 1; }
-  pasa::hip::DeviceInfo device(int) override { return {"gfx950 emulator", 256}; }  // as many as an MI355X has
+  pasa::hip::DeviceInfo device(int) override { return {architecture_ + " emulator", compute_units_}; }
+  std::string version() override { return "the emulator"; }
   pasa::hip::Kernel load(int device, std::span<const std::byte> code, const char* name) override;
   void launch(int device, pasa::hip::Kernel kernel, pasa::hip::Dim3 grid, pasa::hip::Dim3 block,
               std::span<const std::byte> arguments, void* stream) override;
@@ -41,6 +45,8 @@ class EmulatedDriver : public pasa::hip::Driver {
     Program* program;
     std::string name;
   };
+  std::string architecture_;
+  int compute_units_;
   std::mutex lock_;
   std::map<const std::byte*, Program> programs_;
   std::list<Loaded> kernels_;
@@ -51,5 +57,6 @@ class EmulatedDriver : public pasa::hip::Driver {
 }  // namespace gfx950emu
 
 namespace pasa {
-hip::Driver& gfx950_emulator();  // always an EmulatedDriver
-}
+hip::Driver& gfx942_emulator();  // both always an EmulatedDriver
+hip::Driver& gfx950_emulator();
+}  // namespace pasa

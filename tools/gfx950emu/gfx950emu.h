@@ -1,5 +1,6 @@
 // A functional emulator of gfx942 and gfx950 code objects: it loads the very ELF file that an AMD GPU would and executes
-// it on the CPU, one instruction at a time for the 64 lanes of a wave. LLVM decodes; nothing here knows our kernels.
+// it on the CPU, one instruction at a time for the 64 lanes of a wave. The file says for which of the two it is. LLVM
+// decodes; nothing here knows our kernels.
 //
 // It is a test tool, so it is stricter than the hardware. Each of these ends a launch with an Error that names the
 // instruction: a register used while its load is in flight (a missing s_waitcnt), an LDS race between waves, an access
@@ -69,7 +70,8 @@ struct KernelInfo {
   std::uint32_t vgprs = 0, agprs = 0, sgprs = 0;  // vgprs: of the unified file, agprs included
   std::uint32_t vgpr_spills = 0, sgpr_spills = 0;
   std::uint32_t lds_bytes = 0, scratch_bytes = 0, kernarg_bytes = 0, max_threads = 0;
-  // Waves that fit on one SIMD of a gfx950 CU by registers (512 a lane, in eights) and LDS (160 KiB a CU).
+  std::uint32_t cu_lds_bytes = 0;  // of the architecture
+  // Waves that fit on one SIMD by registers (512 a lane, in eights) and LDS.
   std::uint32_t waves_per_simd() const;
 };
 
@@ -92,12 +94,12 @@ struct Options {
 
 class Program {
  public:
-  // cpu: "gfx950" or "gfx942". Throws Error.
-  Program(std::span<const std::byte> elf, const std::string& cpu);
-  static Program from_file(const std::string& path, const std::string& cpu);
+  explicit Program(std::span<const std::byte> elf);  // throws Error
+  static Program from_file(const std::string& path);
   Program(Program&&) noexcept;
   ~Program();
 
+  std::string_view architecture() const;  // "gfx950"
   std::vector<std::string> kernels() const;
   KernelInfo info(const std::string& kernel) const;
   // `arguments`: the bytes of the explicit arguments. Throws Error on any finding.

@@ -79,7 +79,8 @@ void check_pending(const Wave& w, const Inst& inst) {
 // Wait states between an MFMA and the next user of its result: none for a C operand in the same registers (the matrix core
 // forwards), passes + 1 for another C operand that overlaps, passes + 3 for anything else; one more each on gfx950.
 constexpr int kLongestHazard = 16 + 4;
-void check_hazards(const Wave& w, const Inst& inst, bool gfx950) {
+void check_hazards(const Wave& w, const Inst& inst) {
+  const bool gfx950 = w.group->architecture == Architecture::kGfx950;
   const bool matrix = inst.kind == Class::kMfma;
   for (std::size_t k = matrix ? 1 : 0; k < inst.op.size(); ++k) {
     const Operand& o = inst.op[k];
@@ -98,12 +99,12 @@ void check_hazards(const Wave& w, const Inst& inst, bool gfx950) {
   }
 }
 
-void step(Wave& w, const Code& code, bool gfx950) {
+void step(Wave& w, const Code& code) {
   const Inst& inst = code.fetch(w.pc);
   if (!inst.run) finding(inst, "instruction not implemented");
   if (!w.memory.empty() || !w.lds.empty() || !w.scalar_memory.empty()) check_pending(w, inst);
   const Options& options = *w.group->options;
-  if (options.check_hazards && w.states - w.last_matrix <= kLongestHazard + 1) check_hazards(w, inst, gfx950);
+  if (options.check_hazards && w.states - w.last_matrix <= kLongestHazard + 1) check_hazards(w, inst);
   if (options.trace)
     std::fprintf(stderr, "w%d %06llx %s\n", w.id, static_cast<unsigned long long>(inst.pc), inst.text.c_str());
   ++(*w.counts)[inst.id];
@@ -124,7 +125,7 @@ void step(Wave& w, const Code& code, bool gfx950) {
 struct Launch {
   const Code& code;
   const Options& options;
-  bool gfx950;
+  Architecture architecture;
   u32 lds_bytes, scratch_bytes;
   u64 entry;
   u32 user_scalars, kernarg_at, preload_at, preload_count;  // SGPRs and argument dwords
@@ -142,6 +143,7 @@ struct Resident {
 
   void start(const Launch& launch, u64 index, std::vector<u64>& counts) {
     const u32 threads = launch.block.x * launch.block.y * launch.block.z, needed = (threads + kLanes - 1) / kLanes;
+    group.architecture = launch.architecture;
     group.options = &launch.options;
     group.buffers = launch.buffers;
     group.lds.assign(launch.lds_bytes, 0xff);  // NaN in every format
@@ -221,7 +223,7 @@ Stats run_groups(const Launch& launch, Next next, std::vector<u64>& counts) {
     if (ready.empty()) break;
     const auto [resident, wave] = ready[launch.options.seed ? random() % ready.size() : 0];
     u64 budget = launch.options.seed ? 1 + random() % 64 : ~u64{0};
-    while (budget-- && !wave->done && !wave->at_barrier) step(*wave, launch.code, launch.gfx950);
+    while (budget-- && !wave->done && !wave->at_barrier) step(*wave, launch.code);
     resident->settle();
   }
   for (const Resident& r : residents) stats += r.group.stats;
@@ -231,11 +233,10 @@ Stats run_groups(const Launch& launch, Next next, std::vector<u64>& counts) {
 }  // namespace
 
 struct Program::Impl {
-  Impl(std::span<const std::byte> elf, const std::string& cpu) : object(elf), decoder(cpu), gfx950(cpu == "gfx950") {}
+  explicit Impl(std::span<const std::byte> elf) : object(elf), decoder(object.architecture()) {}
 
   CodeObject object;
   Decoder decoder;
-  bool gfx950;
   std::mutex lock;
   std::map<std::string, Code> decoded;
 
@@ -265,16 +266,18 @@ struct Program::Impl {
   }
 };
 
-Program::Program(std::span<const std::byte> elf, const std::string& cpu) : impl_(std::make_unique<Impl>(elf, cpu)) {}
+Program::Program(std::span<const std::byte> elf) : impl_(std::make_unique<Impl>(elf)) {}
 Program::Program(Program&&) noexcept = default;
 Program::~Program() = default;
 
-Program Program::from_file(const std::string& path, const std::string& cpu) {
+Program Program::from_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw Error("cannot read " + path);
   const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), {});
-  return Program(std::as_bytes(std::span(bytes)), cpu);
+  return Program(std::as_bytes(std::span(bytes)));
 }
+
+std::string_view Program::architecture() const { return name_of(impl_->object.architecture()); }
 
 std::vector<std::string> Program::kernels() const {
   std::vector<std::string> names;
@@ -309,7 +312,7 @@ Stats Program::launch(const std::string& kernel, std::span<const std::byte> argu
   const u32 kernarg_at = (properties & 1 ? 4u : 0) + (properties & 2 ? 2u : 0) + (properties & 4 ? 2u : 0);
   Launch launch{.code = code,
                 .options = options,
-                .gfx950 = impl_->gfx950,
+                .architecture = impl_->object.architecture(),
                 .lds_bytes = field(0, u32{}) + options.dynamic_lds,
                 .scratch_bytes = field(4, u32{}),
                 .entry = code.begin,

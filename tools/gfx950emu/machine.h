@@ -8,6 +8,7 @@
 #include <functional>
 #include <unordered_map>
 
+#include "core/number.h"
 #include "gfx950emu.h"
 
 namespace gfx950emu {
@@ -27,6 +28,9 @@ inline u32 as_bits(float x) { return std::bit_cast<u32>(x); }
 constexpr int kLanes = 64;
 constexpr int kVccLo = 106, kM0 = 124, kExecLo = 126;  // scalar registers by encoding
 constexpr int kFirstAgpr = 256;                        // a0 in Wave::v
+
+enum class Architecture : u8 { kGfx942, kGfx950 };
+constexpr std::string_view name_of(Architecture a) { return a == Architecture::kGfx942 ? "gfx942" : "gfx950"; }
 
 struct Wave;
 struct Inst;
@@ -50,6 +54,8 @@ struct Inst {
   Class kind = Class::kVector;
   std::vector<Operand> op;
   std::unordered_map<std::string, std::string> modifiers;
+
+  pasa::Fp8 fp8 = pasa::Fp8::kE4m3fn;  // what the architecture's e4m3 is
 
   int dpp = -1;  // DPP control, or -1
   u32 row_mask = 15, bank_mask = 15;
@@ -85,6 +91,7 @@ struct LdsShadow {
 };
 
 struct Group {
+  Architecture architecture;
   const Options* options;
   std::vector<Range> buffers;  // sorted
   std::vector<u8> lds;
@@ -149,12 +156,13 @@ bool set_up_matrix(Inst& inst);
 
 class Decoder {
  public:
-  explicit Decoder(const std::string& cpu);
+  explicit Decoder(Architecture architecture);
   ~Decoder();
   // The instruction at `code` (host memory); its pc is `pc`. inst.run stays nullptr if it is unknown to the emulator.
   Inst decode(const u8* code, std::size_t available, u64 pc) const;
 
  private:
+  Architecture architecture_;
   void* context_;
 };
 

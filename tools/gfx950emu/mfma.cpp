@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/number.h"
 #include "machine.h"
 
 namespace gfx950emu {
@@ -22,13 +21,13 @@ float fp4(u32 code) {
   return code & 8 ? -kMagnitude[code & 7] : kMagnitude[code & 7];
 }
 
-float element(const Wave& w, int first, int lane, int e, int format) {
+float element(const Wave& w, const Inst& inst, int first, int lane, int e, int format) {
   const int bits = element_bits(format), at = e * bits;
   const u32 dword = w.v[first + at / 32][lane];
   const u32 x = bits == 32 ? dword : dword >> (at % 32) & ((1u << bits) - 1);
   switch (format) {
     case kFp8:
-      return pasa::fp8_to_float(pasa::Fp8::kE4m3fn, static_cast<u8>(x));
+      return pasa::fp8_to_float(inst.fp8, static_cast<u8>(x));
     case kBf8:
       return pasa::f16_to_float(static_cast<u16>(x << 8));
     case kFp4:
@@ -51,7 +50,7 @@ void unpack(const Wave& w, const Inst& inst, std::size_t k, int format, float* o
   for (int l = 0; l < kLanes; ++l) {
     for (int e = 0; e < in_lane; ++e) {
       const int at = interleaved ? 16 * (l / m) + e % 16 + e / 16 * 16 * (kLanes / m) : in_lane * (l / m) + e;
-      out[l % m * depth + at] = element(w, inst.op[k].index, l, e, format);
+      out[l % m * depth + at] = element(w, inst, inst.op[k].index, l, e, format);
     }
   }
   if (!inst.scaled) return;

@@ -4,7 +4,7 @@
 //   gfx950emu run CODE_OBJECT KERNEL GRID BLOCK ARG...    GRID and BLOCK: X or X,Y,Z
 //     ARG   b:FILE   a buffer, read from the file and written back        i:N  i32    l:N  i64    f:X  f32
 //
-// Environment: GFX950EMU_TRACE=1 prints every instruction, GFX950EMU_CPU=gfx942 selects the other architecture.
+// Environment: GFX950EMU_TRACE=1 prints every instruction.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -98,8 +98,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const char* cpu = std::getenv("GFX950EMU_CPU");
-    Program program = Program::from_file(argv[2], cpu ? cpu : "gfx950");
+    Program program = Program::from_file(argv[2]);
     if (!info) return run(program, argc, argv);
     print_info(program);
     return 0;

@@ -385,9 +385,9 @@ float larger(float a, float b) { return std::isnan(a) ? b : std::isnan(b) ? a : 
 float median(float a, float b, float c) { return larger(smaller(a, b), smaller(larger(a, b), c)); }
 bool any_nan(float a, float b, float c) { return std::isnan(a) || std::isnan(b) || std::isnan(c); }
 float power_of_two(u32 float_bits) { return pasa::ue8m0_to_float(static_cast<u8>(float_bits >> 23)); }
-float fp8(u32 code) { return pasa::fp8_to_float(pasa::Fp8::kE4m3fn, static_cast<u8>(code)); }
+float fp8(const Inst& inst, u32 code) { return pasa::fp8_to_float(inst.fp8, static_cast<u8>(code)); }
 float bf8(u32 code) { return f16_to_float(static_cast<u16>(code << 8)); }
-u32 to_fp8(float x) { return pasa::float_to_fp8(pasa::Fp8::kE4m3fn, x); }
+u32 to_fp8(const Inst& inst, float x) { return pasa::float_to_fp8(inst.fp8, x); }
 u32 pair(u32 low, u32 high) { return (low & 0xffff) | high << 16; }
 i32 signed24(u32 x) { return static_cast<i32>(x << 8) >> 8; }
 // A 16-bit result written into the half that op_sel bit 3 names.
@@ -599,8 +599,16 @@ void scaled_from_fp8(Wave& w, const Inst& inst) {  // two codes of one word -> o
   u32 r[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const u32 codes = a[l] >> (inst.op_sel & 1 ? 16 : 0);
-    r[l] = pair(F(fp8(codes) * power_of_two(s[l])), F(fp8(codes >> 8) * power_of_two(s[l])));
+    r[l] = pair(F(fp8(inst, codes) * power_of_two(s[l])), F(fp8(inst, codes >> 8) * power_of_two(s[l])));
   }
+  store(w, inst, r);
+}
+
+void fp8_to_float(Wave& w, const Inst& inst) {
+  Lanes a;
+  load(w, inst, 1, false, a);
+  u32 r[kLanes];
+  for (int l = 0; l < kLanes; ++l) r[l] = as_bits(fp8(inst, a[l]));
   store(w, inst, r);
 }
 
@@ -613,8 +621,8 @@ void fp8_to_floats(Wave& w, const Inst& inst) {  // two codes of one word -> two
   for (int l = 0; l < kLanes; ++l) {
     const u32 codes = a[l] >> (inst.op_sel & 1 ? 16 : 0);
     const float scale = Scaled ? power_of_two(s[l]) : 1.0f;
-    low[l] = as_bits(fp8(codes) * scale);
-    high[l] = as_bits(fp8(codes >> 8) * scale);
+    low[l] = as_bits(fp8(inst, codes) * scale);
+    high[l] = as_bits(fp8(inst, codes >> 8) * scale);
   }
   const u64 mask = write_mask(w, inst);
   write_vector(w, inst.op[0].index, low, mask);
@@ -628,7 +636,7 @@ void scaled_bf16_to_fp8(Wave& w, const Inst& inst) {
   u32 r[kLanes];
   for (int l = 0; l < kLanes; ++l) {
     const float scale = power_of_two(s[l]);
-    const auto code = [&](u32 word) { return to_fp8(bf16_to_float(static_cast<u16>(word)) / scale); };
+    const auto code = [&](u32 word) { return to_fp8(inst, bf16_to_float(static_cast<u16>(word)) / scale); };
     r[l] = into_half(inst, w.v[inst.op[0].index][l], code(a[l]) | code(a[l] >> 16) << 8);
   }
   store(w, inst, r);
@@ -644,7 +652,7 @@ constexpr auto kPackF16 = [](const Inst&, u32, float a, float b) -> u32 {
   return pair(float_to_f16(a), float_to_f16(b));
 };
 constexpr auto kPackFp8 = [](const Inst& i, u32 old, float a, float b) -> u32 {
-  return into_half(i, old, to_fp8(a) | to_fp8(b) << 8);
+  return into_half(i, old, to_fp8(i, a) | to_fp8(i, b) << 8);
 };
 
 const Entry kEntries[] = {
@@ -815,7 +823,7 @@ const Entry kEntries[] = {
     {"v_cvt_f32_ubyte0", int1<[](u32 a) { return as_bits(static_cast<float>(a & 255)); }>},
     {"v_cvt_f32_f16", int1<[](u32 a) { return as_bits(f16_to_float(static_cast<u16>(a))); }>},
     {"v_cvt_f32_bf16", int1<[](u32 a) { return as_bits(bf16_to_float(static_cast<u16>(a))); }>},
-    {"v_cvt_f32_fp8", int1<[](u32 a) { return as_bits(fp8(a)); }>},
+    {"v_cvt_f32_fp8", fp8_to_float},
     {"v_cvt_f32_bf8", int1<[](u32 a) { return as_bits(bf8(a)); }>},
     {"v_cvt_i32_f32", from_floats<[](const Inst&, u32, float a) { return to_i32(a); }, 1>},
     {"v_cvt_u32_f32", from_floats<[](const Inst&, u32, float a) { return to_u32(a); }, 1>},

@@ -1,0 +1,110 @@
+// What the HIP backend does beside attention, on the emulator: which kernel it gives a problem to, merging given partials,
+// and what it says to a device that it has no code for.
+#include <cmath>
+#include <cstring>
+
+#include "core/format.h"
+#include "tests/hip/emulated.h"
+
+namespace pasa::test {
+namespace {
+
+constexpr const char* kDevice = "gfx950-emu";
+
+std::string bytes_of(const pasa_tensor& tensor) { return {static_cast<const char*>(tensor.data), span_bytes(tensor)}; }
+
+// Tensors of the emulator that hold what host tensors hold.
+class OnDevice {
+ public:
+  explicit OnDevice(Device& device) : device_(device) {}
+  void move(pasa_tensor& tensor) {
+    if (!tensor.rank) return;
+    memory_.push_back(device_.allocate(span_bytes(tensor)));
+    device_.upload(memory_.back().get(), tensor.data, span_bytes(tensor));
+    tensor.data = memory_.back().get();
+    tensor.device = device_.type();
+    tensor.device_index = device_.index();
+  }
+
+ private:
+  Device& device_;
+  std::vector<std::shared_ptr<void>> memory_;
+};
+
+// Partials of a case, merged into `out` and `lse` of `whole`, on the host or on the emulator.
+void merge(const Case& partials, Case& whole, pasa_tensor out, Device* device) {
+  pasa_reduce_problem problem{};
+  problem.struct_size = sizeof problem;
+  problem.acc = partials.problem.acc;
+  problem.m = partials.problem.m;
+  problem.l = partials.problem.l;
+  problem.attn_sink = whole.problem.attn_sink;
+  problem.out = out;
+  problem.lse = whole.problem.lse;
+  if (!device) {
+    ASSERT_EQ(pasa_reduce(&problem, nullptr), PASA_OK) << pasa_last_error();
+    return;
+  }
+  OnDevice placed(*device);
+  for (pasa_tensor* t : {&problem.acc, &problem.m, &problem.l, &problem.attn_sink, &problem.out, &problem.lse}) {
+    placed.move(*t);
+  }
+  ASSERT_EQ(pasa_reduce(&problem, nullptr), PASA_OK) << pasa_last_error();
+  device->download(out.data, problem.out.data, span_bytes(out));
+  device->download(whole.problem.lse.data, problem.lse.data, span_bytes(whole.problem.lse));
+}
+
+TEST(HipReduce, EqualsTheMergeOfARun) {
+  const std::unique_ptr<Device> device = open_device(kDevice);
+  for (const char* rest :
+       {"splits=2", "splits=3,sink=mixed", "splits=17,invalid=0.2,empty=0.3", "splits=40,strided=1"}) {
+    SCOPED_TRACE(rest);
+    const std::string text = concat("decode:T=3,H=19,len=170,fmt=fp8_ds_mla,", rest);
+    Case whole = make_case(parse_text(text)), merged = make_case(parse_text(text));
+    Case partials = make_case(parse_text(text + ",skip_reduce=1,lse=0"));
+    run_emulated(whole, kDevice, nullptr);
+    run_emulated(partials, kDevice, nullptr);
+    poison_outputs(merged);
+    merge(partials, merged, merged.problem.out, device.get());
+    EXPECT_EQ(bytes_of(merged.problem.out), bytes_of(whole.problem.out));
+    EXPECT_EQ(bytes_of(merged.problem.lse), bytes_of(whole.problem.lse));
+  }
+}
+
+TEST(HipReduce, EveryOutputType) {
+  const std::unique_ptr<Device> device = open_device(kDevice);
+  const std::string text = "decode:T=2,H=17,len=100,fmt=bf16,splits=5,empty=0.3";
+  Case partials = make_case(parse_text(text + ",skip_reduce=1,lse=0"));
+  run_emulated(partials, kDevice, nullptr);
+  for (const pasa_dtype dtype : {PASA_F32, PASA_F16, PASA_BF16}) {
+    SCOPED_TRACE(static_cast<int>(dtype));
+    Case whole = make_case(parse_text(text));
+    pasa_tensor want = whole.allocate(dtype, {2, 17, kValueDim}), got = whole.allocate(dtype, {2, 17, kValueDim});
+    merge(partials, whole, want, nullptr);
+    merge(partials, whole, got, device.get());
+    for (std::int64_t i = 0; i < element_count(want); ++i) {
+      const auto at = [&](const pasa_tensor& t) {
+        if (dtype == PASA_F32) return static_cast<const float*>(t.data)[i];
+        const std::uint16_t word = static_cast<const std::uint16_t*>(t.data)[i];
+        return dtype == PASA_F16 ? f16_to_float(word) : bf16_to_float(word);
+      };
+      const float one_ulp = dtype == PASA_F32 ? 1e-5f : dtype == PASA_F16 ? 0x1p-10f : 0x1p-7f;
+      ASSERT_NEAR(at(got), at(want), one_ulp * std::abs(at(want)) + 1e-6f) << i;
+    }
+  }
+}
+
+TEST(HipReduce, NoPartials) {  // T = 0
+  const std::unique_ptr<Device> device = open_device(kDevice);
+  Case empty = make_case(parse_text("decode:T=0,H=4,len=10,fmt=bf16,splits=2"));
+  pasa_reduce_problem problem{};
+  problem.struct_size = sizeof problem;
+  problem.acc = empty.allocate(PASA_F32, {0, 2, 4, kValueDim});
+  problem.m = problem.l = empty.allocate(PASA_F32, {0, 2, 4});
+  problem.out = empty.allocate(PASA_F32, {0, 4, kValueDim});
+  for (pasa_tensor* t : {&problem.acc, &problem.m, &problem.l, &problem.out}) t->device = PASA_HIP;
+  EXPECT_EQ(pasa_reduce(&problem, nullptr), PASA_OK) << pasa_last_error();
+}
+
+}  // namespace
+}  // namespace pasa::test
