@@ -55,6 +55,21 @@ __device__ inline void bar_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
+// bar.sync that also tells everyone whether `mine` holds in any of the threads.
+template <int kBarrier, int kThreads>
+__device__ inline bool bar_red_or(bool mine) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred p, q;\n"
+      "setp.ne.s32 q, %1, 0;\n"
+      "bar.red.or.pred p, %2, %3, q;\n"
+      "selp.s32 %0, 1, 0, p;\n}\n"
+      : "=r"(any)
+      : "r"(static_cast<int>(mine)), "n"(kBarrier), "n"(kThreads)
+      : "memory");
+  return any != 0;
+}
+
 __device__ inline void barrier_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -144,6 +159,14 @@ __device__ inline void ldmatrix_x4(std::uint32_t (&to)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(row)
+               : "memory");
+}
+
+// The same with every matrix transposed: memory row i receives column i of the fragment.
+__device__ inline void stmatrix_x4_trans(std::uint32_t row, std::uint32_t a, std::uint32_t b, std::uint32_t c,
+                                         std::uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b),
+               "r"(c), "r"(d)
                : "memory");
 }
 
@@ -259,19 +282,13 @@ __device__ inline void wgmma_touch(float (&d)[kSize]) {
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
 #define PASA_D32(i) PASA_D8(i), PASA_D8(i + 8), PASA_D8(i + 16), PASA_D8(i + 24)
-#define PASA_NAMES32                                                                           \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, " \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define PASA_NAMES64                                                                  \
-  PASA_NAMES32                                                                        \
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
-      "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define PASA_NAMES128                                                                              \
-  PASA_NAMES64                                                                                     \
-      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "              \
-      "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, " \
-      "%97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "    \
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define PASA_NAMES8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define PASA_NAMES16 PASA_NAMES8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define PASA_NAMES32 PASA_NAMES16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define PASA_NAMES64                                                              \
+  PASA_NAMES32                                                                    \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+  "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
 template <int kTransposeB, Word16 kWord = Word16::kBf16>
 __device__ inline void wgmma_m64n64k16(float (&d)[32], std::uint32_t a, std::uint32_t b, bool accumulate) {
@@ -306,36 +323,66 @@ __device__ inline void wgmma_m64n64k16(float (&d)[32], const std::uint32_t (&a)[
 #undef PASA_WGMMA
 }
 
-template <int kTransposeB, int kFrom, int kSize>
+template <int kTransposeB, int kFrom, Word16 kWord = Word16::kBf16, int kSize>
 __device__ inline void wgmma_m64n128k16(float (&d)[kSize], std::uint32_t a, std::uint32_t b, bool accumulate) {
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b64 a, b;\n"
-      "mov.b64 a, {%64, %66};\nmov.b64 b, {%65, %66};\n"
-      "setp.ne.b32 p, %67, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" PASA_NAMES64 "}, a, b, p, 1, 1, 0, %68;\n}\n"
-      : PASA_D32(kFrom), PASA_D32(kFrom + 32)
-      : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB));
-}
-
-template <int kTransposeB, Word16 kWord = Word16::kBf16>
-__device__ inline void wgmma_m64n256k16(float (&d)[128], std::uint32_t a, std::uint32_t b, bool accumulate) {
-#define PASA_WGMMA(type)                                                                                       \
-  asm volatile(                                                                                                \
-      "{\n.reg .pred p;\n.reg .b64 a, b;\n"                                                                    \
-      "mov.b64 a, {%128, %130};\nmov.b64 b, {%129, %130};\n"                                                   \
-      "setp.ne.b32 p, %131, 0;\n"                                                                              \
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32." type " {" PASA_NAMES128 "}, a, b, p, 1, 1, 0, %132;\n}\n" \
-      : PASA_D32(0), PASA_D32(32), PASA_D32(64), PASA_D32(96)                                                  \
+#define PASA_WGMMA(type)                                                                                     \
+  asm volatile(                                                                                              \
+      "{\n.reg .pred p;\n.reg .b64 a, b;\n"                                                                  \
+      "mov.b64 a, {%64, %66};\nmov.b64 b, {%65, %66};\n"                                                     \
+      "setp.ne.b32 p, %67, 0;\n"                                                                             \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type " {" PASA_NAMES64 "}, a, b, p, 1, 1, 0, %68;\n}\n" \
+      : PASA_D32(kFrom), PASA_D32(kFrom + 32)                                                                \
       : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeB))
   if constexpr (kWord == Word16::kBf16) PASA_WGMMA("bf16.bf16");
   if constexpr (kWord == Word16::kF16) PASA_WGMMA("f16.f16");
 #undef PASA_WGMMA
 }
+template <int kTransposeB, int kFrom, Word16 kWord = Word16::kBf16, int kSize>
+__device__ inline void wgmma_m64n128k16(float (&d)[kSize], const std::uint32_t (&a)[4], std::uint32_t b,
+                                        bool accumulate) {
+#define PASA_WGMMA(type)                                                                                             \
+  asm volatile(                                                                                                      \
+      "{\n.reg .pred p;\n.reg .b64 b;\n"                                                                             \
+      "mov.b64 b, {%68, %69};\n"                                                                                     \
+      "setp.ne.b32 p, %70, 0;\n"                                                                                     \
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32." type " {" PASA_NAMES64                                          \
+      "}, {%64, %65, %66, %67}, b, p, 1, 1, %71;\n}\n"                                                               \
+      : PASA_D32(kFrom), PASA_D32(kFrom + 32)                                                                        \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), \
+        "n"(kTransposeB))
+  if constexpr (kWord == Word16::kBf16) PASA_WGMMA("bf16.bf16");
+  if constexpr (kWord == Word16::kF16) PASA_WGMMA("f16.f16");
+#undef PASA_WGMMA
+}
+
+// For few columns, 16 or 32; kTransposeA: A's 64 rows lie along the memory's rows.
+template <int kColumns, int kTransposeA>
+__device__ inline void wgmma_m64k16(float (&d)[kColumns / 2], std::uint32_t a, std::uint32_t b, bool accumulate) {
+  static_assert(kColumns == 16 || kColumns == 32);
+  if constexpr (kColumns == 16) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\n"
+        "mov.b64 a, {%8, %10};\nmov.b64 b, {%9, %10};\n"
+        "setp.ne.b32 p, %11, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {" PASA_NAMES8 "}, a, b, p, 1, 1, %12, 0;\n}\n"
+        : PASA_D8(0)
+        : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeA));
+  } else {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\n"
+        "mov.b64 a, {%16, %18};\nmov.b64 b, {%17, %18};\n"
+        "setp.ne.b32 p, %19, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {" PASA_NAMES16 "}, a, b, p, 1, 1, %20, 0;\n}\n"
+        : PASA_D8(0), PASA_D8(8)
+        : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeA));
+  }
+}
 
 #undef PASA_D8
 #undef PASA_D32
+#undef PASA_NAMES8
+#undef PASA_NAMES16
 #undef PASA_NAMES32
 #undef PASA_NAMES64
-#undef PASA_NAMES128
 
 }  // namespace pasa::cuda::ptx
