@@ -7,7 +7,7 @@
 namespace pasa {
 
 #ifdef PASA_WITH_CUDA
-extern const Backend kCudaSm90, kCudaGeneral;
+extern const Backend kCudaSm90, kCudaSm90Few, kCudaSm90Prefill, kCudaGeneral;
 #endif
 #ifdef PASA_WITH_HIP
 extern const Backend kHipGfx950;
@@ -18,7 +18,7 @@ namespace {
 
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
-    &kCudaSm90,    &kCudaGeneral,
+    &kCudaSm90,    &kCudaSm90Few, &kCudaSm90Prefill, &kCudaGeneral,
 #endif
 #ifdef PASA_WITH_HIP
     &kHipGfx950,

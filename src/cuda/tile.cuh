@@ -28,8 +28,8 @@ constexpr std::uint32_t down_columns(std::uint32_t address) {
 constexpr std::uint32_t kDescriptorHigh = 1u << 30 | kSwizzleBytes >> 4;
 
 // Added to along_rows(): columns 16 * step to 16 * step + 15; to down_columns(): rows likewise.
-constexpr std::uint32_t column_step(int step) {
-  return static_cast<std::uint32_t>(step / 4 * kPanelBytes + step % 4 * 32) >> 4;
+constexpr std::uint32_t column_step(int step, int panel_bytes = kPanelBytes) {
+  return static_cast<std::uint32_t>(step / 4 * panel_bytes + step % 4 * 32) >> 4;
 }
 constexpr std::uint32_t row_step(int step) { return static_cast<std::uint32_t>(step * 2 * kSwizzleBytes) >> 4; }
 

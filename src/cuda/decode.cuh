@@ -1,0 +1,274 @@
+// What the decode kernels for few and for many heads share: the shared memory of a block, its place in the launch, the
+// converters, and the merge of a row that the blocks of a cluster have split. decode_sm90.cu tells the whole story.
+#pragma once
+
+#include <cuda.h>
+
+#include "core/softmax.h"
+#include "cuda/fragment.cuh"
+#include "cuda/gather.cuh"
+#include "cuda/launch.h"
+#include "cuda/ptx.cuh"
+#include "cuda/tile.cuh"
+
+namespace pasa::cuda {
+
+constexpr int kTileTokens = kPanelRows, kWarpgroup = 128, kMaxCluster = 16;
+// What a launch fixes beside the arguments.
+struct LaunchShape {
+  std::int32_t groups;            // of heads; a cluster serves one
+  std::int32_t group_heads;       // heads of a group
+  std::int32_t log2_rank_splits;  // of the blocks of a cluster, which split a row's tokens
+  std::uint32_t items;            // rows x splits x groups
+  Divider by_groups;
+};
+
+struct Params {
+  Args args;
+  LaunchShape shape;
+};
+
+template <int kDim>
+constexpr int kPanels = kDim / kPanelColumns;
+
+// Tokens or heads by 64 columns.
+template <int kRows>
+struct alignas(1024) Panel {
+  std::uint16_t at[kRows * kPanelColumns];
+};
+
+// kHeads: of a block at most.
+template <int kDim_, int kHeads_>
+struct Smem {
+  static constexpr int kDim = kDim_, kHeads = kHeads_;
+  Panel<kHeads> q[kPanels<kDim>];
+  Panel<kTileTokens> keys[2][kPanels<kDim>];  // later the output on its way out, float [kHeads][512]
+  Panel<kHeads> p;                            // [head][token]; later the merge's weights, Partial [16][kHeads]
+  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];  // records on their way
+  alignas(16) std::uint32_t info[2][8];                  // per tile and 8 tokens: valid bits, kLast
+  float rescale[kHeads];                                 // what P V's sums so far are multiplied by
+  float finish[kHeads];                                  // behind a row's last tile: factor of the output
+  alignas(8) Partial part[kHeads];                       // of this block's share, for the merge
+  Partial exchange[kHeads < 64 ? 4 : 1][kHeads];         // of the few heads' four warps
+  std::int32_t last;                                     // P is a row's last
+  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free;
+};
+constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
+
+// Where this block stands: its cluster, its rank in it, and what item `i` is to it. Nothing is stored: all of it follows from
+// special registers and constants, and the product warpgroups have no register to spare.
+struct Role {
+  const Params& params;
+
+  __device__ bool merges() const { return params.shape.log2_rank_splits > 0; }
+  __device__ std::uint32_t rank_splits() const { return 1u << params.shape.log2_rank_splits; }
+  __device__ std::uint32_t rank() const { return blockIdx.x & (rank_splits() - 1); }
+  // A cluster takes every step()-th item.
+  __device__ std::uint32_t count() const { return params.shape.items; }
+  __device__ std::uint32_t first() const { return blockIdx.x >> params.shape.log2_rank_splits; }
+  __device__ std::uint32_t step() const { return gridDim.x >> params.shape.log2_rank_splits; }
+  // Nobody leaves while a neighbour may still reach into its shared memory.
+  __device__ void leave() const {
+    if (!merges()) return;
+    ptx::barrier_cluster_arrive_relaxed();
+    ptx::barrier_cluster_wait();
+  }
+
+  struct Item {
+    std::int64_t token;
+    int split, head, heads;  // first head of the block and how many it has
+  };
+  __device__ Item item(std::uint32_t i) const {
+    const std::uint32_t row = divide(i, params.shape.by_groups), group = i - row * params.shape.groups;
+    const std::uint32_t token = divide(row, params.args.by_splits);
+    const int head = group * params.shape.group_heads;
+    return {token, static_cast<int>(row - token * params.args.splits), head,
+            min(params.shape.group_heads, params.args.heads - head)};
+  }
+  __device__ Share share(std::uint32_t i) const {
+    const Args& args = params.args;
+    const std::uint32_t row = divide(i, params.shape.by_groups), token = divide(row, args.by_splits);
+    const int split = static_cast<int>(row - token * args.splits);
+    Share share{};
+    share.list[0] = part_of(args, 0, token, split);
+    if (args.source_count == 2) share.list[1] = part_of(args, 1, token, split);
+    const std::int32_t count = share.list[0].count + share.list[1].count, by = static_cast<std::int32_t>(rank_splits());
+    const std::int32_t chunk = by == 1 ? count : ((count + by - 1) / by + 7) / 8 * 8;
+    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * rank(), std::int64_t{count})));
+    share.end = count - share.begin > chunk ? share.begin + chunk : count;
+    return share;
+  }
+};
+
+// Address arithmetic on shared memory.
+template <typename S>
+struct Address {
+  std::uint32_t base;
+  explicit __device__ Address(const S& smem) : base(ptx::smem_address(&smem)) {}
+  __device__ std::uint32_t q(int panel = 0) const { return base + panel * sizeof(S::q[0]); }
+  __device__ std::uint32_t keys(int tile) const { return base + offsetof(S, keys) + tile * sizeof(S::keys[0]); }
+  __device__ std::uint32_t p() const { return base + offsetof(S, p); }
+  __device__ std::uint32_t aside() const { return base + offsetof(S, aside); }
+  __device__ std::uint32_t info(int tile) const { return base + offsetof(S, info) + tile * sizeof(S::info[0]); }
+  __device__ std::uint32_t q_full() const { return base + offsetof(S, q_full); }
+  __device__ std::uint32_t full(int tile, int half) const { return base + offsetof(S, full) + (tile * 2 + half) * 8; }
+  __device__ std::uint32_t free(int tile, int half) const { return base + offsetof(S, free) + (tile * 2 + half) * 8; }
+  __device__ std::uint32_t p_full() const { return base + offsetof(S, p_full); }
+  __device__ std::uint32_t p_free() const { return base + offsetof(S, p_free); }
+};
+
+// ---- convert: two warpgroups -------------------------------------------------------------------------------------------
+
+template <typename Format, typename S>
+__device__ void convert(const Role& role, Address<S> at) {
+  using Piece = Pieces<Format>;
+  const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
+  const bool nan_to_zero = role.params.args.nan_to_zero;
+
+  Stream<Format, Role> stream(role.params.args, role, 8 * warp);
+  Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
+  Unit unit = stream.next();
+  records.load_scales(unit);
+  records.template load<0, Piece::kFlight>(unit);
+  ptx::barrier_cluster_wait();  // barriers are initialised everywhere
+
+  std::uint32_t use = 0;
+  for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
+    for (int left = role.share(item).tiles(); left > 0; --left, ++use) {
+      const int tile = use % 2;
+      const std::uint32_t parity = use / 2 % 2, keys = at.keys(tile);
+      const Unit next = stream.next();
+      records.use_scales();
+      records.load_scales(next);
+
+      // Converts pieces [kFrom, kTo), then asks for what their registers are free for.
+      const auto pieces = [&]<int kFrom, int kTo>(int half) {
+        ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
+        records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
+        if (half == 0 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
+        __syncwarp();
+        if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
+        if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
+          records.template load<kFrom + Piece::kFlight, kTo + Piece::kFlight>(unit);
+        } else {
+          constexpr int kBack = Piece::kCount - Piece::kFlight;
+          records.template load<kFrom - kBack, kTo - kBack>(next);
+        }
+      };
+      pieces.template operator()<0, Piece::kLeft>(0);
+      pieces.template operator()<Piece::kLeft, Piece::kCount>(1);
+      unit = next;
+    }
+    if (role.merges()) {  // the tiles hold outputs until every block has read them
+      ptx::barrier_cluster_arrive_relaxed();
+      ptx::barrier_cluster_wait();
+      ptx::barrier_cluster_arrive_relaxed();
+      ptx::barrier_cluster_wait();
+    }
+  }
+}
+
+// Q of an item into shared memory; one thread.
+template <typename S>
+__device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map, Address<S> at) {
+  const auto item = role.item(ptx::opaque(i));
+  const int box_heads = min(S::kHeads, role.params.shape.group_heads);
+  ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<S::kDim> * box_heads * kPanelRowBytes);
+  for (int panel = 0; panel < kPanels<S::kDim>; ++panel) {
+    ptx::cp_async_bulk_tensor_3d(at.q(panel), map, panel * kPanelColumns, item.head, static_cast<int>(item.token),
+                                 at.q_full());
+  }
+}
+
+// ---- the merge of a split row, and the output ----------------------------------------------------------------------------
+
+// Byte offset of 4 floats (columns 4 * quad...) of a head in the output that the tiles hold; rows are permuted so that the
+// lanes that store a fragment meet no bank twice: in it lanes run over the heads one by one (many) or two by two (few).
+template <int kHeads>
+constexpr std::uint32_t staged_offset(int head, int quad) {
+  return head * (kValueDim * 4) + ((quad ^ ((kHeads == 64 ? head : head / 2) % 4 * 2)) * 16);
+}
+
+// The first kMergers threads of every block: sums of the cluster's blocks to the final output, a share of it in each block.
+template <int kMergers, typename S>
+__device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at) {
+  constexpr int kHeads = S::kHeads;
+  const Args& args = role.params.args;
+  const auto item = role.item(i);
+  const int splits = static_cast<int>(role.rank_splits()), thread = threadIdx.x;
+  ptx::barrier_cluster_arrive();
+  ptx::barrier_cluster_wait();
+
+  constexpr int kQuads = kValueDim / 4;
+  const int quads = item.heads * kQuads, begin = quads * role.rank() / splits, end = quads * (role.rank() + 1) / splits;
+  const int first_head = begin / kQuads, heads = (end + kQuads - 1) / kQuads - first_head;
+  auto* parts = reinterpret_cast<Partial*>(&smem.p);  // [split][head of ours]
+  for (int split = thread / kHeads; split < splits; split += kMergers / kHeads) {
+    const int head = thread % kHeads;
+    if (head >= heads) continue;
+    const std::uint32_t from = ptx::smem_address(&smem.part[first_head + head]);
+    const float2 part = ptx::ld_shared_cluster2(ptx::map_to_rank(from, split));
+    parts[split * kHeads + head] = {part.x, part.y};
+  }
+  ptx::bar_sync<1, kMergers>();
+  if (thread < heads) {  // weights in place of the maxima
+    Partial* mine = parts + thread;
+    float top = -kInfinity, sum = 0;
+    for (int s = 0; s < splits; ++s) top = fmaxf(top, mine[s * kHeads].m);
+    for (int s = 0; s < splits; ++s) {
+      Partial& part = mine[s * kHeads];
+      part.m = part.l != 0 ? merge_weight(part.m, top) : 0;
+      sum += part.l != 0 ? part.m * part.l : 0;
+    }
+    const int row = first_head + thread, head = item.head + row;
+    const Finish end_of_row = finish(top, sum, args.sink ? args.sink[head] : -kInfinity);
+    for (int s = 0; s < splits; ++s) mine[s * kHeads].m *= end_of_row.scale;
+    if (row * kQuads >= begin) write_row(args, item.token, head, end_of_row.lse, top);
+  }
+  ptx::bar_sync<1, kMergers>();
+  for (int quad = begin + thread; quad < end; quad += kMergers) {
+    const int row = quad / kQuads, column = quad % kQuads;
+    const std::uint32_t from = at.keys(0) + staged_offset<kHeads>(row, column);
+    float4 sum{};
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) {
+      const float weight = parts[s * kHeads + row - first_head].m;
+      const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, s));
+      sum.x += weight == 0 ? 0 : weight * x.x;
+      sum.y += weight == 0 ? 0 : weight * x.y;
+      sum.z += weight == 0 ? 0 : weight * x.z;
+      sum.w += weight == 0 ? 0 : weight * x.w;
+    }
+    std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + row) + 4 * column;
+    *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(sum.x, sum.y), ptx::cvt_bf16x2(sum.z, sum.w)};
+  }
+  ptx::barrier_cluster_arrive_relaxed();  // what we read may be overwritten
+  ptx::barrier_cluster_wait();
+}
+
+// The end of head `row`'s line, from the reference, largest score and sum of this block's share: to wherever this launch wants
+// them, and in smem.finish the factor of its output.
+template <typename S>
+__device__ void finish_head(const Role& role, const Role::Item& item, S& smem, int row, float ref, float top,
+                            float sum) {
+  const Args& args = role.params.args;
+  const int head = item.head + row;
+  if (role.merges() || args.partial) {
+    const float factor = top == -kInfinity ? 1 : ptx::ex2(ref - top);
+    smem.finish[row] = factor;
+    if (role.merges()) {
+      smem.part[row] = {top, sum * factor};
+    } else if (row < item.heads) {
+      const std::int64_t to = partial_at(args, item.token, item.split, head);
+      args.partials.m[to] = top, args.partials.l[to] = sum * factor;
+    }
+  } else if (row < item.heads) {
+    const Finish end = finish(ref, sum, args.sink ? args.sink[head] : -kInfinity);
+    write_row(args, item.token, head, end.lse, top);
+    smem.finish[row] = end.scale;
+  } else {
+    smem.finish[row] = 0;
+  }
+}
+
+}  // namespace pasa::cuda

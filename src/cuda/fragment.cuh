@@ -1,0 +1,170 @@
+// What the Hopper kernels do with a warpgroup's fragment of 64 heads: the softmax of a tile's scores, the output's rescaling
+// and its way to memory. Thread (warp w, lane l) holds rows 16w + l/4 and + 8, of every 8 columns two (ptx.cuh, wgmma).
+#pragma once
+
+#include <cstdint>
+
+#include "core/format.h"
+#include "core/softmax.h"
+#include "cuda/launch.h"
+#include "cuda/ptx.cuh"
+
+namespace pasa::cuda {
+
+// The softmax reference follows the maximum only when that has grown by this much (base 2): most tiles then need no
+// rescaling of the output, and P stays far below what bf16 and f16 hold.
+constexpr float kSlack = 8.0f;
+
+// This thread's two rows of a fragment: heads row, row + 8 of the block.
+struct Rows {
+  int at[2];
+  explicit __device__ Rows(int thread)
+      : at{thread / 32 * 16 + thread % 32 / 4, thread / 32 * 16 + thread % 32 / 4 + 8} {}
+};
+
+// ---- between the warpgroups ----------------------------------------------------------------------------------------------
+
+// A tile is there. The fence between the ordinary stores that made it and the tensor cores' reads stands here, not behind the
+// stores: there it would wait for the loads that the storing warp has on their way.
+__device__ inline void wait_full(std::uint32_t barrier, std::uint32_t parity) {
+  ptx::mbarrier_wait(barrier, parity);
+  ptx::fence_proxy_async_shared();
+}
+
+// One arrival a warp.
+__device__ inline void release(std::uint32_t barrier) {
+  if (ptx::elect_sync()) ptx::mbarrier_arrive(barrier);
+}
+
+// ---- softmax -------------------------------------------------------------------------------------------------------------
+
+// A tile's P = 2^(S - ref) in place of S, and the row's running reference and this lane's maximum and sum; returns in `rescale` what the
+// sums so far are to be multiplied by. ref follows the maximum at a distance: see kSlack.
+struct Softmax {
+  float ref[2], top[2], sum[2];
+
+  __device__ void start() {
+    for (int r = 0; r < 2; ++r) ref[r] = top[r] = -kInfinity, sum[r] = 0;
+  }
+
+  // valid: a bit per token of the tile.
+  __device__ void tile(float (&s)[32], float scale_log2, std::uint32_t valid_low, std::uint32_t valid_high,
+                       float (&rescale)[2]) {
+#pragma unroll
+    for (int k = 0; k < 32; ++k) s[k] *= scale_log2;
+    if ((valid_low & valid_high) != ~0u) {
+      const int column = threadIdx.x % 4 * 2;
+      const std::uint32_t mine[2] = {valid_low >> column, valid_high >> column};
+#pragma unroll
+      for (int k = 0; k < 32; ++k) {
+        if ((mine[k / 16] >> (k / 4 % 4 * 8 + k % 2) & 1) == 0) s[k] = -kInfinity;
+      }
+    }
+    float most[2] = {-kInfinity, -kInfinity};
+#pragma unroll
+    for (int k = 0; k < 32; ++k) most[k / 2 % 2] = fmaxf(most[k / 2 % 2], s[k]);
+    // The maximum of a row is four lanes' business only when one of them moves the reference: a shuffle waits behind the
+    // stores of the warps that make the tiles.
+    rescale[0] = rescale[1] = 1;
+    if (__any_sync(~0u, most[0] > ref[0] + kSlack || most[1] > ref[1] + kSlack)) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float all = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+        all = fmaxf(all, __shfl_xor_sync(~0u, all, 2));
+        if (all > ref[r] + kSlack) {
+          rescale[r] = ptx::ex2(ref[r] - all);
+          ref[r] = all;
+          sum[r] *= rescale[r];
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      top[r] = fmaxf(top[r], most[r]);
+      const float base = ref[r] == -kInfinity ? 0 : ref[r];
+#pragma unroll
+      for (int k = 2 * r; k < 32; k += 4) {
+        s[k] = ptx::ex2(s[k] - base);
+        s[k + 1] = ptx::ex2(s[k + 1] - base);
+        sum[r] += s[k] + s[k + 1];
+      }
+    }
+  }
+
+  // The four lanes' sum and maximum of row r, in each of them.
+  __device__ float row_sum(int r) const {
+    const float pair = sum[r] + __shfl_xor_sync(~0u, sum[r], 1);
+    return pair + __shfl_xor_sync(~0u, pair, 2);
+  }
+  __device__ float row_top(int r) const {
+    const float pair = fmaxf(top[r], __shfl_xor_sync(~0u, top[r], 1));
+    return fmaxf(pair, __shfl_xor_sync(~0u, pair, 2));
+  }
+};
+
+template <Word16 kWord>
+__device__ std::uint32_t pack(float low, float high) {
+  return kWord == Word16::kBf16 ? ptx::cvt_bf16x2(low, high) : ptx::cvt_f16x2(low, high);
+}
+
+// This warp's 16 rows of P [64 heads, 64 tokens] to the panel at `p`.
+template <Word16 kWord>
+__device__ void store_p(std::uint32_t p, const float (&s)[32]) {
+  const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float* x = s + 8 * k;
+    ptx::stmatrix_x4(p + chunk_offset(row, 2 * k + lane / 16), pack<kWord>(x[0], x[1]), pack<kWord>(x[2], x[3]),
+                     pack<kWord>(x[4], x[5]), pack<kWord>(x[6], x[7]));
+  }
+}
+
+// ---- output --------------------------------------------------------------------------------------------------------------
+
+__device__ inline void rescale_rows(float (&o)[128], const float (&by)[2]) {
+  if (!__any_sync(~0u, by[0] != 1 || by[1] != 1)) return;
+#pragma unroll
+  for (int k = 0; k < 128; ++k) o[k] *= by[k / 2 % 2];
+}
+
+// Lane q's x[k] becomes lane k's x[q] among four neighbours.
+__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
+  const int lane = threadIdx.x;
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool high = lane & bit;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (k & bit) continue;
+      const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[k] : x[k + bit], bit);
+      (high ? x[k] : x[k + bit]) = theirs;
+    }
+  }
+}
+
+// Row r of this thread's two, times `factor`, to the 256 columns at `to`. All lanes take part; only rows that are `real` are
+// written.
+template <Word16 kWord>
+__device__ void store_row(std::uint16_t* to, const float (&o)[128], int r, float factor, bool real) {
+  // Four lanes hold two of every eight columns; after the exchange each holds all eight of one group in four.
+  const bool zero = factor == 0;  // of whatever the sums hold
+#pragma unroll
+  for (int j = 0; j < 32; j += 4) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int from = 4 * (j + k) + 2 * r;
+      x[k] = zero ? 0 : pack<kWord>(o[from] * factor, o[from + 1] * factor);
+    }
+    transpose_quad(x);
+    if (real) *reinterpret_cast<uint4*>(to + 8 * (j + threadIdx.x % 4)) = {x[0], x[1], x[2], x[3]};
+  }
+}
+
+// What a (token, head) row leaves beside its output; `top` in base 2.
+__device__ inline void write_row(const Args& args, std::int64_t token, int head, float lse, float top) {
+  if (args.lse) args.lse[at(args.lse_stride, token, head)] = lse;
+  if (args.max_logits) args.max_logits[at(args.max_logits_stride, token, head)] = top * kLn2;
+}
+
+}  // namespace pasa::cuda
