@@ -1,17 +1,18 @@
-// pasa_bench_cuda: decode at the shapes of serving, timed on a GPU, checked, and printed beside the peers' recorded times.
+// pasa_bench_cuda: decode and prefill at the shapes of serving, timed on a GPU, checked, and printed beside the peers' recorded times.
 //
 //   --table flashmla   packed fp8, sliding window + top-k in two pools: heads x rows x lists        (the default)
 //   --table formats    one list in one pool: bf16 and both flavours of uniform fp8
 //   --table loops      the same keys as one list or two, uniform and packed
 //   --table v32        656-byte records, long lists
+//   --table prefill    thousands of rows over a pool that L2 holds, full rows and rows of random length: 16-bit and fp8 pools
 //
 // Method: pools of millions of tokens with random data; uniformly scattered lists. A graph holds `sets` calls, each with its
 // own q, lists and out, so that keys come from memory; before a replay L2 is emptied by reads, and where q and lists are
 // small they are read into it again, as the step before would have left them ("cold"). "hot" replays one set. Time a call:
 // the median over the replays, over the calls. Every cell is compared with the float64 reference on the GPU first.
 //
-// Floor = max(bytes / gather rate measured in this run, FLOPs / 772 TFLOP/s); bytes are those of every listed key, q, lists
-// and out.
+// Floor = max(bytes / gather rate measured in this run, FLOPs / 772 TFLOP/s); bytes are those of every listed key (at most
+// the pool's), q, lists and out.
 #include <cuda_runtime.h>
 
 #include <CLI/CLI.hpp>
@@ -42,7 +43,7 @@ using cuda::check;
 
 // ---- random inputs, made on the GPU
 
-__device__ std::uint64_t mix(std::uint64_t x) {
+__host__ __device__ std::uint64_t mix(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -86,8 +87,13 @@ void fill_slots(std::int32_t* to, std::size_t count, std::int64_t slots, std::ui
     to[i] = static_cast<std::int32_t>(mix(seed ^ i) % static_cast<std::uint64_t>(slots));
   });
 }
-void fill_lengths(std::int32_t* to, std::size_t count, std::int64_t length) {
-  fill(count, [=] __device__(std::size_t i) { to[i] = static_cast<std::int32_t>(length); });
+// Of row i: all of `width`, or any number from a quarter of it on.
+__host__ __device__ std::int64_t row_length(std::size_t i, std::int64_t width, bool random, std::uint64_t seed) {
+  const std::int64_t least = random ? width / 4 : width;
+  return least + static_cast<std::int64_t>(mix(seed ^ i) % static_cast<std::uint64_t>(width - least + 1));
+}
+void fill_lengths(std::int32_t* to, std::size_t count, std::int64_t width, bool random, std::uint64_t seed) {
+  fill(count, [=] __device__(std::size_t i) { to[i] = static_cast<std::int32_t>(row_length(i, width, random, seed)); });
 }
 
 // Records of a paged fp8 pool: everything is written as codes, then the 16-bit parts and scales over them.
@@ -170,8 +176,16 @@ struct Cell {
   bool two = false;  // two lists in two pools; else one list of main + extra entries
   int heads = 0;
   std::int64_t tokens = 0, main = 0, extra = 0;
+  std::int64_t slots = 0;    // of each pool that the lists name: the first so many; 0: all
+  bool random_rows = false;  // lists of random length
   const char* lists() const { return two ? "two" : "one"; }
+  const char* rows() const { return random_rows ? "random" : "full"; }
 };
+
+// The seed of a set's lists of one source.
+constexpr std::uint64_t list_seed(int set, bool extra) {
+  return (std::uint64_t{1000} + static_cast<std::uint64_t>(set) * 16 + 1 + extra) << 32;
+}
 
 struct Result {
   Cell cell;
@@ -204,11 +218,21 @@ class Bench {
   Result time(const Cell& cell, const std::string& kernel, int splits, int replays, const GpuCeilings& ceilings) {
     const int dim = find_format(cell.format)->dim ? find_format(cell.format)->dim : 512;
     Result r{.cell = cell};
-    const std::int64_t keys = cell.main + cell.extra;
     const int key_bytes = with_format(cell.format, dim, [&]<typename Format>() { return Format::kBytesRead; });
     const double rows = static_cast<double>(cell.tokens);
-    r.bytes = rows * static_cast<double>(keys) * (key_bytes + 4) + rows * cell.heads * (dim + 512) * 2;
-    r.flops = 2.0 * cell.heads * (dim + 512) * rows * static_cast<double>(keys);
+    double keys = 0, read = 0;  // listed by the rows of a set; read from memory
+    for (const bool extra : {false, true}) {
+      const std::int64_t width = extra ? (cell.two ? cell.extra : 0) : (cell.two ? cell.main : cell.main + cell.extra);
+      double listed = 0;
+      for (std::int64_t t = 0; t < cell.tokens; ++t) {
+        listed +=
+            static_cast<double>(row_length(static_cast<std::size_t>(t), width, cell.random_rows, ~list_seed(0, extra)));
+      }
+      keys += listed;
+      read += cell.slots ? std::min(listed, static_cast<double>(cell.slots)) : listed;
+    }
+    r.bytes = read * key_bytes + keys * 4 + rows * cell.heads * (dim + 512) * 2;
+    r.flops = 2.0 * cell.heads * (dim + 512) * keys;
     r.floor_us = 1e6 * std::max(r.bytes / (ceilings.gather_gbps * 1e9), r.flops / (kMatmulTflops * 1e12));
 
     const int sets = std::clamp(static_cast<int>(4e8 / r.bytes), 20, 64);
@@ -291,20 +315,22 @@ class Bench {
     sink_ = allocate(static_cast<std::size_t>(cell.heads) * 4);
     fill_floats(static_cast<float*>(sink_.get()), static_cast<std::size_t>(cell.heads), -1, 1, 5);
     for (int set = 0; set < sets; ++set) {
-      const std::uint64_t seed = std::uint64_t{1000} + static_cast<std::uint64_t>(set) * 16;
       pasa_problem p{};
       p.struct_size = sizeof p;
       const auto q_words = static_cast<std::size_t>(rows) * static_cast<std::size_t>(dim);
       const Memory q = input(q_words * 2);
-      fill_words(q.get(), q_words, PASA_BF16, 0.5f, seed << 32);
+      fill_words(q.get(), q_words, PASA_BF16, 0.5f, list_seed(set, false) - (std::uint64_t{1} << 32));
       p.q = on_gpu(q.get(), PASA_BF16, {cell.tokens, cell.heads, dim});
       const auto list = [&](pasa_source& source, bool extra, std::int64_t width) {
         const Pool& from = pool(cell.format, extra);
         source = from.source;
         const auto entries = static_cast<std::size_t>(cell.tokens * width);
         const Memory indices = input(entries * 4), lengths = input(static_cast<std::size_t>(cell.tokens) * 4);
-        fill_slots(static_cast<std::int32_t*>(indices.get()), entries, from.slots, (seed + 1 + extra) << 32);
-        fill_lengths(static_cast<std::int32_t*>(lengths.get()), static_cast<std::size_t>(cell.tokens), width);
+        fill_slots(static_cast<std::int32_t*>(indices.get()), entries, cell.slots ? cell.slots : from.slots,
+                   list_seed(set, extra));
+        // Every set has the first one's lengths, so that its FLOPs are every set's.
+        fill_lengths(static_cast<std::int32_t*>(lengths.get()), static_cast<std::size_t>(cell.tokens), width,
+                     cell.random_rows, ~list_seed(0, extra));
         source.indices = on_gpu(indices.get(), PASA_I32, {cell.tokens, width});
         source.lengths = on_gpu(lengths.get(), PASA_I32, {cell.tokens});
       };
@@ -371,10 +397,11 @@ class Peers {
       std::vector<std::string> fields;
       std::istringstream row(line);
       for (std::string field; std::getline(row, field, ',');) fields.push_back(field);
-      if (fields.size() == 8 && fields[0] != "peer") rows_.push_back(fields);
+      if (fields.size() >= 8 && fields[0] != "peer") rows_.push_back(fields);
     }
   }
   Peer best(const Cell& cell) const {
+    if (cell.slots) return prefill(cell);
     Peer best;
     for (const auto& f : rows_) {
       if (f[1] != find_format(cell.format)->name || f[2] != cell.lists()) continue;
@@ -388,6 +415,19 @@ class Peers {
   }
 
  private:
+  // peer, heads, queries, kv, topk, rows, mode, us, TFLOP/s, of 16-bit pools, timed until the power cap held the clock; fewer
+  // heads than 64 were padded to them.
+  Peer prefill(const Cell& cell) const {
+    for (const auto& f : rows_) {
+      if (f.size() < 9 || f[6] != "sustained" || std::stoi(f[1]) != std::max(64, cell.heads)) continue;
+      if (std::stoll(f[2]) == cell.tokens && std::stoll(f[3]) == cell.slots && std::stoll(f[4]) == cell.main &&
+          f[5] == cell.rows()) {
+        return {f[0], std::stod(f[7])};
+      }
+    }
+    return {};
+  }
+
   std::vector<std::vector<std::string>> rows_;
 };
 
@@ -398,8 +438,29 @@ std::vector<std::int64_t> numbers(const std::string& text) {
   return list;
 }
 
+std::vector<Cell> prefill_cells() {
+  struct Shape {
+    int heads;
+    std::int64_t queries, kv, topk;
+    bool fp8;  // too
+  };
+  std::vector<Cell> cells;
+  for (const Shape& shape :
+       {Shape{128, 4096, 4096, 512, false}, Shape{128, 4096, 4096, 1024, true}, Shape{128, 8192, 8192, 1024, false},
+        Shape{128, 4096, 32768, 2048, false}, Shape{64, 4096, 4096, 1024, true}, Shape{16, 4096, 4096, 1024, true}}) {
+    for (const pasa_kv_format format : {PASA_KV_BF16, PASA_KV_FP8_DS_MLA, PASA_KV_FP8_E4M3FN}) {
+      if (format != PASA_KV_BF16 && !shape.fp8) continue;
+      for (const bool random : {false, true}) {
+        cells.push_back({format, false, shape.heads, shape.queries, shape.topk, 0, shape.kv, random});
+      }
+    }
+  }
+  return cells;
+}
+
 std::vector<Cell> table_cells(const std::string& table, const std::string& heads, const std::string& tokens,
                               const std::string& lists) {
+  if (table == "prefill") return prefill_cells();
   struct Form {
     pasa_kv_format format;
     bool two;
@@ -436,17 +497,17 @@ std::vector<Cell> table_cells(const std::string& table, const std::string& heads
 
 int run(int argc, char** argv) {
   std::string table = "flashmla", heads = "16,64,128", tokens = "1,4,16,64,128,256", lists, kernel, json, commit,
-              peers = "bench/peers/decode.csv";
+              peers = "bench/peers";
   int replays = 15, splits = 0;
-  CLI::App app{"decode on a GPU, beside its peers"};
-  app.add_option("--table", table)->check(CLI::IsMember({"flashmla", "formats", "loops", "v32"}));
+  CLI::App app{"decode and prefill on a GPU, beside their peers"};
+  app.add_option("--table", table)->check(CLI::IsMember({"flashmla", "formats", "loops", "v32", "prefill"}));
   app.add_option("--heads", heads);
   app.add_option("--tokens", tokens);
   app.add_option("--lists", lists, "main+extra,...");
-  app.add_option("--kernel", kernel, "force a kernel");
+  app.add_option("--kernel", kernel, "force a kernel; cells that it declines are left out");
   app.add_option("--splits", splits);
   app.add_option("--replays", replays);
-  app.add_option("--peers", peers);
+  app.add_option("--peers", peers, "folder of the recorded times");
   app.add_option("--json", json, "write the rows here");
   app.add_option("--commit", commit, "what the file says of the source");
   CLI11_PARSE(app, argc, argv);
@@ -461,19 +522,27 @@ int run(int argc, char** argv) {
       "%s: copy %.0f GB/s, gather of 584-byte records %.0f GB/s, mma.sync %.0f TFLOP/s, wgmma %.0f (recorded), launch %.2f us\n",
       gpu->description().c_str(), ceilings.copy_gbps, ceilings.gather_gbps, ceilings.mma_tflops, kMatmulTflops,
       ceilings.launch_us);
-  std::printf("%-13s %-4s %4s %4s %10s %-13s %2s %8s %7s %8s %6s %6s %6s %8s %6s  %s\n", "format", "list", "H", "T",
+  std::printf("%-13s %-4s %4s %4s %11s %-17s %2s %8s %7s %8s %6s %6s %6s %8s %6s  %s\n", "format", "list", "H", "T",
               "keys", "kernel", "S", "us cold", "spread", "us hot", "GB/s", "TF/s", "%floor", "peer us", "x",
               "peer (recorded 2026-11-29)");
   nlohmann::json rows = nlohmann::json::array();
-  const Peers recorded(peers);
+  const Peers recorded(peers + (table == "prefill" ? "/prefill.csv" : "/decode.csv"));
   double log_sum = 0;
   int compared = 0;
   for (const Cell& cell : table_cells(table, heads, tokens, lists)) {
-    const Result r = bench.time(cell, kernel, splits, replays, ceilings);
+    Result r;
+    try {
+      r = bench.time(cell, kernel, splits, replays, ceilings);
+    } catch (const Error& error) {
+      if (error.status != PASA_ERROR_UNSUPPORTED || kernel.empty()) throw;
+      std::printf("%s\n", error.what());
+      continue;
+    }
     const Peer peer = recorded.best(cell);
     const double gbps = r.bytes / r.us * 1e-3, tflops = r.flops / r.us * 1e-6;
-    const std::string format(find_format(cell.format)->name), keys = concat(cell.main, "+", cell.extra);
-    std::printf("%-13s %-4s %4d %4lld %10s %-13s %2d %8.2f %6.1f%% %8.2f %6.0f %6.1f %5.0f%% %8.1f %6.2f  %s\n",
+    const std::string format(find_format(cell.format)->name);
+    const std::string keys = cell.slots ? concat(cell.main, " ", cell.rows()) : concat(cell.main, "+", cell.extra);
+    std::printf("%-13s %-4s %4d %4lld %11s %-17s %2d %8.2f %6.1f%% %8.2f %6.0f %6.1f %5.0f%% %8.1f %6.2f  %s\n",
                 format.c_str(), cell.lists(), cell.heads, static_cast<long long>(cell.tokens), keys.c_str(),
                 r.kernel.c_str(), r.splits, r.us, 100 * r.spread, r.hot_us, gbps, tflops, 100 * r.floor_us / r.us,
                 peer.us, peer.us / r.us, peer.name.c_str());
@@ -488,6 +557,8 @@ int run(int argc, char** argv) {
                     {"tokens", cell.tokens},
                     {"main", cell.main},
                     {"extra", cell.extra},
+                    {"slots", cell.slots},
+                    {"rows", cell.rows()},
                     {"kernel", r.kernel},
                     {"splits", r.splits},
                     {"workspace_bytes", r.workspace},

@@ -46,14 +46,17 @@ class Gpu : public testing::Test {
   Device& gpu() { return *device_; }
   cudaStream_t stream() { return static_cast<cudaStream_t>(device_->stream()); }
 
-  // The kernels that serve the problem (which is on the device).
+  // The kernels that serve the problem (which is on the device) if asked for by name.
   std::vector<std::string> serving(pasa_problem problem) {
     std::vector<std::string> names;
     for (std::int32_t i = 0; i < pasa_kernel_count(); ++i) {
       pasa_kernel_info info{};
       info.struct_size = sizeof info;
+      check_status(pasa_get_kernel_info(i, nullptr, &info));
+      const std::string name = info.name;
+      problem.kernel = name.c_str();
       check_status(pasa_get_kernel_info(i, &problem, &info));
-      if (info.accepts && std::string(info.device) == "cuda") names.push_back(info.name);
+      if (info.accepts && std::string(info.device) == "cuda") names.push_back(name);
     }
     return names;
   }
@@ -116,6 +119,9 @@ const char* const kEveryFormat[] = {
     "decode:T=5,H=20,fmt=fp8_ds_mla+packed_bf16,len=70+40,page=53+64,stride=x576",
     "decode:T=5,H=20,fmt=fp8_v32,len=70,page=61,stride=plus_row",
     "decode:T=5,H=20,fmt=fp8_v32,q=f16,len=70,page=64,nan=0.1,nan_to_zero=1",
+    "prefill:T=9,H=20,fmt=bf16,len=200+130,lengths=from0,all_invalid=0.2,invalid=0.2,bad=any,sink=mixed",
+    "prefill:T=9,H=20,fmt=f16,q=f16,D=576,len=200,lengths=from0,lists=rect_lengths,invalid=0.1",
+    "decode:T=5,H=20,fmt=packed_bf16,len=150+70,page=61+2,lengths=from0",
 };
 
 // The reference on the GPU is the reference on the CPU.
@@ -167,10 +173,10 @@ TEST_F(Gpu, SmallCasesMatchTheReference) {
 
 // Smaller still, for racecheck, which slows a kernel down a thousandfold: no kernel but the tested ones runs.
 TEST_F(Gpu, TinyCasesMatchTheReference) {
-  for (const char* text :
-       {"decode:T=2,H=16,fmt=fp8_ds_mla,len=40+20,page=64+2,splits=2", "decode:T=2,H=72,fmt=fp8_ds_mla,len=70",
-        "decode:T=2,H=40,fmt=bf16,len=70,splits=2", "decode:T=2,H=128,fmt=fp8_v32,len=66",
-        "decode:T=2,H=16,fmt=f16,q=f16,len=40", "decode:T=2,H=8,fmt=fp8_e4m3fnuz,q=f16,len=40"}) {
+  for (const char* text : {"decode:T=2,H=16,fmt=fp8_ds_mla,len=40+20,page=64+2,splits=2",
+                           "decode:T=2,H=72,fmt=fp8_ds_mla,len=70", "decode:T=2,H=40,fmt=bf16,len=70,splits=2",
+                           "prefill:T=3,H=72,len=130+20,lengths=from0", "decode:T=2,H=128,fmt=fp8_v32,len=66",
+                           "decode:T=2,H=16,fmt=f16,q=f16,len=40", "decode:T=2,H=8,fmt=fp8_e4m3fnuz,q=f16,len=40"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     const Reference want = compute_reference(c.problem);
@@ -365,7 +371,8 @@ TEST_F(Gpu, SmallGraphReplaysWithOtherLists) {
 TEST_F(Gpu, TenRunsGiveTheSameBits) {
   for (const char* text :
        {"decode:T=40,H=16,fmt=fp8_ds_mla,len=128+1024,page=256+64", "decode:T=9,H=128,fmt=fp8_v32,len=2048",
-        "decode:T=17,H=64,fmt=bf16,len=700,lengths=from0", "decode:T=3,H=48,fmt=fp8_e4m3fnuz,len=5000"}) {
+        "decode:T=17,H=64,fmt=bf16,len=700,lengths=from0", "prefill:T=300,H=128,len=512+64,lengths=quarter",
+        "decode:T=3,H=48,fmt=fp8_e4m3fnuz,len=5000"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     Placed placed(c, gpu());
@@ -386,7 +393,8 @@ TEST_F(Gpu, TenRunsGiveTheSameBits) {
 TEST_F(Gpu, BitsDoNotDependOnTheBatch) {
   for (const char* text : {"decode:T=12,H=16,fmt=fp8_ds_mla,len=128+512,page=256+64,lengths=from1,splits=4",
                            "decode:T=12,H=128,fmt=fp8_ds_mla,len=128+512,page=256+64,lengths=from1,splits=1",
-                           "decode:T=12,H=64,fmt=bf16,len=900,lengths=from1,splits=7"}) {
+                           "decode:T=12,H=64,fmt=bf16,len=900,lengths=from1,splits=7",
+                           "prefill:T=12,H=80,fmt=bf16,len=300+90,lengths=from1,splits=1"}) {
     SCOPED_TRACE(text);
     Case c = make_case(parse_text(text));
     Placed placed(c, gpu());

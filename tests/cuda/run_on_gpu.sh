@@ -3,7 +3,7 @@
 #   attention_test  every kernel x every quick case, CPU kernels included
 #   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny
-#   benchmarks      the decode tables (pasa_bench_cuda)
+#   benchmarks      the decode and prefill tables (pasa_bench_cuda)
 #
 #   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
 # PASA_GPU_EVERY=n: every n-th case of the large grids (default 200). BIN=dir: the binaries are there, nothing is built.
@@ -59,10 +59,17 @@ for group in $steps; do
       done
       ;;
     bench)
+      bench() {  # result arguments...
+        result=$1
+        shift
+        step "bench_$result" "$(find_bin pasa_bench_cuda)" "$@" --peers "$root/bench/peers" --json "$results/$result.json" \
+          --commit "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}"
+      }
       for table in flashmla formats loops v32; do
-        step "bench_$table" "$(find_bin pasa_bench_cuda)" --table $table --peers "$root/bench/peers/decode.csv" \
-          --commit "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}" --json "$results/decode_$table.json"
+        bench "decode_$table" --table $table
       done
+      bench prefill_chosen --table prefill
+      bench prefill_sm90 --table prefill --kernel cuda:sm90_prefill
       ;;
     *) echo "no such step: $group" >&2; exit 2 ;;
   esac
