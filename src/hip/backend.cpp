@@ -1,5 +1,6 @@
 // The row "hip:gfx950" of the backend table: which problems it serves, how it splits lists, and the launches.
 #include <algorithm>
+#include <memory>
 
 #include "hip/device.h"
 
@@ -10,50 +11,92 @@ namespace {
 using namespace gpu;
 
 constexpr std::string_view kArchitectures[] = {"gfx950"};
-constexpr int kHeadTile = 16, kKeyTile = 64, kMaxSplits = 16;
+constexpr int kKeyTile = 64, kMaxSplits = 16;
 
-// The decode kernel by its formats; sources of different formats go through a kernel that asks for each.
-const char* kernel_name(const Shape& shape) {
-  const pasa_kv_format first = shape.source[0].format;
-  const auto is_bf16 = [](pasa_kv_format f) { return f == PASA_KV_BF16 || f == PASA_KV_PACKED_BF16; };
-  for (int i = 1; i < shape.source_count; ++i) {
-    const pasa_kv_format other = shape.source[i].format;
-    if (other == first || (is_bf16(other) && is_bf16(first))) continue;
-    return shape.dim == 512 ? "decode_any_512" : "decode_any_576";
-  }
-  switch (first) {
-    case PASA_KV_FP8_E4M3FN:
-      return "decode_fp8_e4m3fn";
-    case PASA_KV_FP8_E4M3FNUZ:
-      return "decode_fp8_e4m3fnuz";
-    case PASA_KV_FP8_DS_MLA:
-      return "decode_fp8_ds_mla";
-    case PASA_KV_FP8_V32:
-      return "decode_fp8_v32";
-    default:
-      return shape.dim == 512 ? "decode_bf16_512" : "decode_bf16_576";
-  }
+// Sources of different formats go through a kernel that asks for each; it exists for 16 heads only.
+bool is_mixed(const Shape& shape) {
+  const auto kind = [](pasa_kv_format f) { return f == PASA_KV_PACKED_BF16 ? PASA_KV_BF16 : f; };
+  return shape.source_count == 2 && kind(shape.source[0].format) != kind(shape.source[1].format);
+}
+
+// The kernel by its formats and head tile: "decode64_fp8_ds_mla".
+std::string kernel_name(const Shape& shape, int head_tile) {
+  const auto name = [&]() -> std::string {
+    const bool short_key = shape.dim == 512;
+    if (is_mixed(shape)) return short_key ? "any_512" : "any_576";
+    switch (shape.source[0].format) {
+      case PASA_KV_FP8_E4M3FN:
+        return "fp8_e4m3fn";
+      case PASA_KV_FP8_E4M3FNUZ:
+        return "fp8_e4m3fnuz";
+      case PASA_KV_FP8_DS_MLA:
+        return "fp8_ds_mla";
+      case PASA_KV_FP8_V32:
+        return "fp8_v32";
+      default:
+        return short_key ? "bf16_512" : "bf16_576";
+    }
+  };
+  return (head_tile == 64 ? "decode64_" : "decode_") + name();
 }
 
 // ---- planning --------------------------------------------------------------------------------------------------------
 
-// The split count with the least cost: rounds of work-groups (two share a compute unit), each a fixed part and its tiles,
-// and the merge. The weights are wave instructions that the emulator counted, see docs/gfx950.md.
-int choose_splits(const Problem& p, int compute_units) {
-  constexpr std::int64_t kFixed = 2000, kTileCost = 1200, kMergeCost = 250;
-  const std::int64_t groups = p.tokens * ceil_div(p.heads, kHeadTile), at_once = 2 * std::max(compute_units, 1);
-  int best = 1;
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// What the plan fixes beside the number of splits.
+struct Detail {
+  int head_tile;
+  Dim3 grid;
+};
+
+// Wave instructions of a work-group for a row, and for each of its tiles, as the emulator counted them (docs/gfx950.md).
+struct Weight {
+  int head_tile, groups_a_unit;  // work-groups that share a compute unit
+  std::int64_t row, tile;
+};
+constexpr Weight kWeights[] = {{16, 2, 2000, 1600}, {64, 1, 5000, 2500}};
+constexpr std::int64_t kMerge = 1500, kMergeSplit = 250;
+
+struct Tiling {
+  int head_tile = 16, splits = 1;
+};
+
+// The cheapest by the instructions that the busiest compute unit issues one after another.
+Tiling choose_tiling(const Problem& p) {
+  const std::int64_t units = std::max(driver().device(p.device_index).compute_units, 1);
+  Tiling best;
   std::int64_t least = INT64_MAX;
-  for (int splits = 1; splits <= kMaxSplits; ++splits) {
-    std::int64_t tiles = 0;
-    for (int i = 0; i < p.source_count; ++i) tiles += ceil_div(ceil_div(p.average_keys(i), splits), kKeyTile);
-    const std::int64_t rounds = ceil_div(groups * splits, at_once);
-    const std::int64_t cost = rounds * (kFixed + tiles * kTileCost) + (splits > 1 ? 1500 + kMergeCost * splits : 0);
-    if (cost >= least) continue;
-    least = cost;
-    best = splits;
+  for (const Weight& w : kWeights) {
+    if (w.head_tile == 64 && (is_mixed(p) || (p.block_h && p.block_h <= 16))) continue;
+    if (w.head_tile == 16 && p.block_h > 16 && !is_mixed(p)) continue;
+    for (int splits = p.splits ? p.splits : 1; splits <= (p.splits ? p.splits : kMaxSplits); ++splits) {
+      std::int64_t tiles = 0;
+      for (int i = 0; i < p.source_count; ++i) tiles += ceil_div(ceil_div(p.average_keys(i), splits), kKeyTile);
+      const std::int64_t groups = p.tokens * ceil_div(p.heads, w.head_tile) * splits;
+      const std::int64_t rounds = ceil_div(groups, w.groups_a_unit * units);
+      const std::int64_t at_once = std::min<std::int64_t>(ceil_div(groups, units), w.groups_a_unit);
+      const std::int64_t cost =
+          rounds * at_once * (w.row + tiles * w.tile) + (splits > 1 ? kMerge + kMergeSplit * splits : 0);
+      if (cost >= least) continue;
+      least = cost;
+      best = {w.head_tile, splits};
+    }
   }
   return best;
+}
+
+// Work-group x takes rows of chiplet x % 8, see decode.hip. 16 heads: a group a row; 64: no more than run at once.
+constexpr std::int64_t kChiplets = 8;
+
+Dim3 grid_of(const Problem& p, const Tiling& tiling) {
+  const std::int64_t y = ceil_div(p.heads, tiling.head_tile), z = tiling.splits;
+  std::int64_t x = p.tokens;
+  if (tiling.head_tile == 64) {
+    const std::int64_t at_once = driver().device(p.device_index).compute_units / (y * z) / kChiplets * kChiplets;
+    x = std::min(x, std::max(at_once, kChiplets));
+  }
+  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)};
 }
 
 std::string decline(const Problem& p) {
@@ -63,22 +106,30 @@ std::string decline(const Problem& p) {
 }
 
 void plan(const Problem& p, Plan& plan) {
-  plan.splits = p.splits ? p.splits : choose_splits(p, driver().device(p.device_index).compute_units);
+  const Tiling tiling = choose_tiling(p);
+  const Dim3 grid = grid_of(p, tiling);
+  plan.splits = tiling.splits;
   const std::int64_t rows = p.tokens * plan.splits * p.heads;
   const bool wants_space = plan.splits > 1 && !p.skip_reduce;
   plan.workspace_bytes = wants_space ? static_cast<std::size_t>(rows) * (kValueDim + 2) * sizeof(float) : 0;
-  plan.summary = concat(kernel_name(p), ", tile ", kHeadTile, " heads x ", kKeyTile, " tokens, splits ", plan.splits,
-                        ", work-groups ", p.tokens * plan.splits * ceil_div(p.heads, kHeadTile));
+  plan.detail = std::make_shared<Detail>(Detail{tiling.head_tile, grid});
+  plan.summary = concat(kernel_name(p, tiling.head_tile), ", tile ", tiling.head_tile, " heads x ", kKeyTile,
+                        " tokens, splits ", plan.splits, ", work-groups ", grid.x * grid.y * grid.z);
 }
 
 // ---- running ---------------------------------------------------------------------------------------------------------
 
+// decode.hip's parameters.
+struct DecodeArgs {
+  Args args;
+  std::int32_t step;
+};
+
 void run(const Problem& p, const Plan& plan, void* workspace, void* stream) {
-  const Args args = make_args(p, plan, workspace);
-  const Dim3 grid{static_cast<std::uint32_t>(p.tokens), static_cast<std::uint32_t>(ceil_div(p.heads, kHeadTile)),
-                  static_cast<std::uint32_t>(plan.splits)};
-  launch(p.device_index, "decode", kernel_name(p), grid, args, stream);
-  if (args.partial && !plan.partial) launch_merge(p.device_index, make_merge_args(args), stream);
+  const auto& [head_tile, grid] = *static_cast<const Detail*>(plan.detail.get());
+  const DecodeArgs call{make_args(p, plan, workspace), static_cast<std::int32_t>(ceil_div(grid.x, kChiplets))};
+  launch(p.device_index, "decode", kernel_name(p, head_tile).c_str(), grid, call, stream);
+  if (call.args.partial && !plan.partial) launch_merge(p.device_index, make_merge_args(call.args), stream);
 }
 
 }  // namespace

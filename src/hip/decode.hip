@@ -20,26 +20,39 @@
 
 namespace pasa::hip {
 
-constexpr int kHeads = 16, kTile = 64, kWaves = 4;
+constexpr int kTile = 64, kWaves = 4;
 constexpr int kValueDims = 512, kWaveDims = kValueDims / kWaves, kBlocks = kWaveDims / 16;  // blocks of 16 dims a wave
 constexpr float kSlack = 16.0f;
+constexpr float kLargest = __FLT_MAX__;
 
-template <int Dim>
+// How a work-group shares 16 * HeadTiles heads of a row among its waves. In the first product a wave takes ScoreHeads of
+// the head tiles and TokenTiles of the four token tiles: the more heads, the fewer waves read the same keys, and the more
+// registers Q takes. In the second a wave takes all heads and a quarter of the value dims.
+template <int Dim, int HeadTiles, int ScoreHeads>
+struct Shape {
+  static constexpr int kDim = Dim, kDepth = Dim / 32;  // steps of the first product
+  static constexpr int kHeadTiles = HeadTiles, kHeads = 16 * HeadTiles;
+  static constexpr int kScoreHeads = ScoreHeads, kTokenTiles = HeadTiles / ScoreHeads;
+  static constexpr int kSharers = kWaves / kTokenTiles;  // waves with scores of the same head
+  // 16 heads: two work-groups share a compute unit, one gathers while the other computes. 64 heads: one has it for itself
+  // and gathers the next tile while it computes.
+  static constexpr bool kAhead = HeadTiles > 1;
+  // The padding puts 16 rows, and a transposing read's rows, in different banks.
+  static constexpr int kRowBytes = 2 * Dim + 16, kTileBytes = kTile * kRowBytes, kBuffers = kAhead ? 2 : 1;
+  static constexpr int kProbabilityRow = kTile + 8;  // elements; padded for the same reason
+};
+
+template <typename S>
 struct Smem {
-  static constexpr int kRowBytes =
-      2 * Dim + 16;  // the padding puts 16 rows, and a transposing read's rows, in different banks
-  static constexpr int kProbabilityRow = kTile + 8;  // likewise for 16 heads
-  union {
-    u8 tile[kTile * kRowBytes];             // keys, and values: their first 512 components
-    float exchange[2][kHeads][kWaves * 4];  // after the last tile
-  };
-  __bf16 p[kHeads][kProbabilityRow];  // [head][token]
+  u8 tile[S::kBuffers][S::kTileBytes];      // keys, and values: their first 512 components
+  __bf16 p[S::kHeads][S::kProbabilityRow];  // [head][token]
   float scales[kWaves][kRows * 8];
   float mask[kTile];  // 0, or -inf for a token that does not count; in the order of score rows
-  float maxima[kHeads][kWaves * 4];
+  float exchange[2][S::kHeads][S::kSharers];
   int raise;  // a score of this tile exceeded the maximum by too much
 };
-static_assert(sizeof(Smem<576>) <= 80 * 1024, "two work-groups must fit into 160 KiB");
+static_assert(sizeof(Smem<Shape<576, 1, 1>>) <= 80 * 1024, "two work-groups must fit into 160 KiB");
+static_assert(sizeof(Smem<Shape<576, 4, 4>>) <= 160 * 1024);
 
 // Score row i of a wave is the tile row that makes the four probabilities of a lane neighbours in the order in which the
 // second product takes tokens; and the reverse.
@@ -52,115 +65,204 @@ static_assert([] {
   return true;
 }());
 
-template <int Dim>
+// What a lane knows of its heads, one a head tile.
+template <typename S>
 struct State {
-  static constexpr int kDepth = Dim / 32;  // steps of the first product
-  bf16x8 q[kDepth];
-  f32x4 acc[kBlocks] = {};
-  float m = kMinusInf;        // what P is relative to; the same in all waves
-  float limit = kMinusInf;    // m + kSlack
-  float shift = 0;            // -m, or 0 while there is none
-  float largest = kMinusInf;  // of this lane's scores
-  float sum = 0;              // of this lane's probabilities
-};
+  bf16x8 q[S::kScoreHeads][S::kDepth];
+  f32x4 acc[S::kHeadTiles][kBlocks] = {};
+  float m[S::kHeadTiles];  // what P is relative to; the same in all waves. The lowest float while there is no score
+  float largest[S::kScoreHeads];   // of this lane's scores
+  float sum[S::kScoreHeads] = {};  // of this lane's probabilities
+  int buffer = 0;                  // the tile that is gathered next
 
-// This lane's places in LDS.
-template <int Dim>
-struct Places {
-  static constexpr int kRowBytes = Smem<Dim>::kRowBytes;
-  Rows<kRowBytes> rows;    // where its wave gathers to
-  Lds<float>* mask_write;  // its token's
-  const Lds<f32x4>* mask;  // its four scores'
-  const Lds<u8>* key;      // its part of a score row
-  const Lds<u8>* value;    // and of a transposing read
-  Lds<u8>* p;              // the eight probabilities that it multiplies with
-  int p_write;             // from there to the four that it computes, the same in all lanes of a wave
-
-  explicit Places(Smem<Dim>& s) {
-    const int lane = lane_id(), wave = wave_id(), column = lane & 15, group = lane >> 4;
-    const auto at = [](auto& x) { return (Lds<u8>*)&x; };
-    Lds<u8>* tile = at(s.tile);
-    rows = {tile + wave * kRows * kRowBytes, (Lds<float>*)at(s.scales[wave])};
-    mask_write = (Lds<float>*)at(s.mask[wave * kRows + score_row(lane >> 2)]);
-    mask = (const Lds<f32x4>*)at(s.mask[wave * kRows + 4 * group]);
-    key = tile + (wave * kRows + tile_row(column)) * kRowBytes + 16 * group;
-    value = tile + tile_row(4 * group + (column >> 2)) * kRowBytes + 2 * (wave * kWaveDims + 4 * (column & 3));
-    p = at(s.p[column][8 * group]);
-    p_write = 2 * (32 * (wave >> 1) + 4 * (wave & 1));
+  State() {
+    for (float& x : m) x = -kLargest;
+    for (float& x : largest) x = kMinusInf;
   }
 };
 
-template <int Dim>
-inline void store_probabilities(const Places<Dim>& places, f32x4 p) {
-  *(Lds<bf16x4>*)(places.p + places.p_write) = __builtin_convertvector(p, bf16x4);
+// This wave's part of the first product.
+template <typename S>
+inline int first_score_head() {  // in tiles
+  return S::kHeadTiles == S::kScoreHeads ? 0 : S::kScoreHeads * (wave_id() / S::kSharers);
+}
+template <typename S>
+inline int first_token_tile() {
+  return S::kTokenTiles * (wave_id() % S::kSharers);
+}
+
+// This lane's places in LDS, in the first buffer and head tile.
+template <typename S>
+struct Places {
+  Rows<S::kRowBytes> rows;  // where its wave gathers to
+  Lds<float>* mask_write;   // its token's
+  const Lds<u8>* mask;      // its four scores'
+  const Lds<u8>* key;       // its part of a score row
+  const Lds<u8>* value;     // and of a transposing read
+  Lds<u8>* p;               // the eight probabilities that it multiplies with
+  int p_write;              // from there to the four that it computes, the same in all lanes of a wave
+
+  explicit Places(Smem<S>& s) {
+    const int lane = lane_id(), wave = wave_id(), column = lane & 15, group = lane >> 4, first = first_token_tile<S>();
+    const auto at = [](auto& x) { return (Lds<u8>*)&x; };
+    Lds<u8>* tile = at(s.tile);
+    rows = {tile + wave * kRows * S::kRowBytes, (Lds<float>*)at(s.scales[wave])};
+    mask_write = (Lds<float>*)at(s.mask[wave * kRows + score_row(row_of_lane(lane))]);
+    mask = at(s.mask[first * kRows + 4 * group]);
+    key = tile + (first * kRows + tile_row(column)) * S::kRowBytes + 16 * group;
+    value = tile + tile_row(4 * group + (column >> 2)) * S::kRowBytes + 2 * (wave * kWaveDims + 4 * (column & 3));
+    p = at(s.p[column][8 * group]);
+    p_write = first_score_head<S>() * kHeadTileBytes + p_of_token_tile(first);
+  }
+  // From a lane's p to that of another head tile, and to four probabilities of a token tile.
+  static constexpr int kHeadTileBytes = 16 * 2 * S::kProbabilityRow;
+  static constexpr int p_of_token_tile(int tile) { return 2 * (32 * (tile >> 1) + 4 * (tile & 1)); }
+};
+
+inline float max_of(f32x4 x) { return maximum(maximum(x[0], x[1]), maximum(x[2], x[3])); }
+
+// The lane's scores of a tile, and its probabilities' sums.
+template <typename S>
+struct Scores {
+  f32x4 s[S::kScoreHeads][S::kTokenTiles];
+  float sum[S::kScoreHeads];
+};
+
+// P of a score tile: into LDS and into the sum.
+template <typename S>
+inline void exponentiate(const Places<S>& places, Scores<S>& scores, int h, float m) {
+  f32x4 sum = {};
+#pragma unroll
+  for (int t = 0; t < S::kTokenTiles; ++t) {
+    const f32x4 relative = scores.s[h][t] - f32x4{m, m, m, m};
+    f32x4 p;
+#pragma unroll
+    for (int r = 0; r < 4; ++r) p[r] = exp2_fast(relative[r]);
+    *(Lds<bf16x4>*)(places.p + places.p_write + h * Places<S>::kHeadTileBytes + Places<S>::p_of_token_tile(t)) =
+        __builtin_convertvector(p, bf16x4);
+    sum = t == 0 ? p : sum + p;
+  }
+  scores.sum[h] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+template <typename S>
+inline float largest_score(const Scores<S>& scores, int h) {
+  float top = max_of(scores.s[h][0]);
+#pragma unroll
+  for (int t = 1; t < S::kTokenTiles; ++t) top = maximum(top, max_of(scores.s[h][t]));
+  return top;
+}
+
+// Over the waves that share a head.
+template <typename S, typename Op>
+inline float reduce_sharers(const float (&of_wave)[S::kSharers], Op op) {
+  float x = of_wave[0];
+#pragma unroll
+  for (int i = 1; i < S::kSharers; ++i) x = op(x, of_wave[i]);
+  return x;
+}
+
+// The wave's element of a value per head tile.
+template <typename S>
+inline float of_score_head(const float (&of_head)[S::kHeadTiles], int h) {
+  if constexpr (S::kScoreHeads == S::kHeadTiles) return of_head[h];
+  return first_score_head<S>() == 0 ? of_head[h] : of_head[S::kScoreHeads + h];
 }
 
 // After some score exceeded the common maximum by kSlack: the new maximum, everything rescaled to it, P again.
-template <int Dim>
-inline void raise_maximum(Smem<Dim>& smem, State<Dim>& st, const Places<Dim>& places, f32x4 s, float tile_max,
-                          f32x4& p) {
-  const int lane = lane_id(), head = lane & 15;
-  smem.maxima[head][4 * wave_id() + (lane >> 4)] = tile_max;
+template <typename S>
+inline void raise_maximum(Smem<S>& smem, State<S>& st, const Places<S>& places, Scores<S>& scores) {
+  const int column = lane_id() & 15;
+#pragma unroll
+  for (int h = 0; h < S::kScoreHeads; ++h) {
+    smem.exchange[0][16 * (first_score_head<S>() + h) + column][wave_id() % S::kSharers] =
+        reduce_groups(largest_score(scores, h), maximum);
+  }
   sync_lds();
-  float top = st.m;
+  float shrink[S::kHeadTiles];
 #pragma unroll
-  for (int i = 0; i < kWaves * 4; ++i) top = __builtin_fmaxf(top, smem.maxima[head][i]);
-  const float base = top == kMinusInf ? 0.0f : top;  // a head without a finite score so far
-  const float shrink = top == st.m ? 1.0f : exp2_fast(st.m - base);
-  st.m = top;
-  st.limit = top + kSlack;
-  st.shift = -base;
-  st.sum *= shrink;
+  for (int h = 0; h < S::kHeadTiles; ++h) {
+    const float before = st.m[h];
+    st.m[h] = maximum(before, reduce_sharers<S>(smem.exchange[0][16 * h + column], maximum));
+    shrink[h] = st.m[h] == before ? 1.0f : exp2_fast(before - st.m[h]);
+    if (!any(before != -kLargest)) continue;  // nothing accumulated yet
 #pragma unroll
-  for (int n = 0; n < kBlocks; ++n) st.acc[n] *= shrink;
+    for (int n = 0; n < kBlocks; ++n) st.acc[h][n] *= shrink[h];
+  }
 #pragma unroll
-  for (int r = 0; r < 4; ++r) p[r] = exp2_fast(s[r] - base);
-  store_probabilities(places, p);
+  for (int h = 0; h < S::kScoreHeads; ++h) {
+    st.sum[h] *= of_score_head<S>(shrink, h);
+    exponentiate(places, scores, h, of_score_head<S>(st.m, h));
+  }
   smem.raise = 0;  // everybody has seen it
   sync_lds();
 }
 
-// A tile that all waves have gathered.
-template <int Dim>
-inline void attend_tile(const Args& args, Smem<Dim>& smem, State<Dim>& st, const Places<Dim>& places) {
-  constexpr int kRowBytes = Smem<Dim>::kRowBytes;
-  f32x4 chain[2] = {};  // two, so that one product need not wait for the one before
+// Scores and probabilities of a tile that all waves have gathered; `tile` in bytes from the first buffer.
+template <typename S>
+inline void score_tile(const Args& args, Smem<S>& smem, State<S>& st, const Places<S>& places, int tile) {
+  constexpr int kChains = S::kHeadTiles == 1 ? 2 : 1;  // two, so that one product need not wait for the one before
+  f32x4 chain[S::kScoreHeads][S::kTokenTiles][kChains] = {};
 #pragma unroll
-  for (int i = 0; i < State<Dim>::kDepth; ++i) {
-    chain[i & 1] = mfma(*(const Lds<bf16x8>*)(places.key + 64 * i), st.q[i], chain[i & 1]);
+  for (int i = 0; i < S::kDepth; ++i) {
+#pragma unroll
+    for (int t = 0; t < S::kTokenTiles; ++t) {
+      const bf16x8 keys = *(const Lds<bf16x8>*)(places.key + tile + t * kRows * S::kRowBytes + 64 * i);
+#pragma unroll
+      for (int h = 0; h < S::kScoreHeads; ++h) {
+        f32x4& sum = chain[h][t][i % kChains];
+        sum = mfma(keys, st.q[h][i], sum);
+      }
+    }
   }
   const f32x4 scale = {args.scale_log2, args.scale_log2, args.scale_log2, args.scale_log2};
-  const f32x4 s = __builtin_elementwise_fma(chain[0] + chain[1], scale, *places.mask);
-  const float tile_max = __builtin_fmaxf(__builtin_fmaxf(s[0], s[1]), __builtin_fmaxf(s[2], s[3]));
-  st.largest = __builtin_fmaxf(st.largest, tile_max);
-  if (any(tile_max > st.limit)) smem.raise = 1;
-  const f32x4 relative = s + f32x4{st.shift, st.shift, st.shift, st.shift};
-  f32x4 p;
+  Scores<S> scores;
+  bool exceeded = false;
 #pragma unroll
-  for (int r = 0; r < 4; ++r) p[r] = exp2_fast(relative[r]);
-  store_probabilities(places, p);
+  for (int h = 0; h < S::kScoreHeads; ++h) {
+#pragma unroll
+    for (int t = 0; t < S::kTokenTiles; ++t) {
+      const f32x4 product = kChains == 2 ? chain[h][t][0] + chain[h][t][kChains - 1] : chain[h][t][0];
+      scores.s[h][t] = __builtin_elementwise_fma(product, scale, *(const Lds<f32x4>*)(places.mask + 4 * kRows * t));
+    }
+    const float top = largest_score(scores, h), m = of_score_head<S>(st.m, h);
+    st.largest[h] = maximum(st.largest[h], top);
+    exceeded |= top - m > kSlack;
+    exponentiate(places, scores, h, m);
+  }
+  if (any(exceeded)) smem.raise = 1;
   sync_lds();
-  if (__builtin_amdgcn_readfirstlane(smem.raise)) raise_maximum(smem, st, places, s, tile_max, p);
-  st.sum += (p[0] + p[1]) + (p[2] + p[3]);
+  if (__builtin_amdgcn_readfirstlane(smem.raise)) raise_maximum(smem, st, places, scores);
+#pragma unroll
+  for (int h = 0; h < S::kScoreHeads; ++h) st.sum[h] += scores.sum[h];
+}
 
+template <typename S>
+inline void accumulate_tile(State<S>& st, const Places<S>& places, int tile) {
 #pragma unroll
   for (int k = 0; k < kTile / 32; ++k) {
-    const bf16x8 weights = *(const Lds<bf16x8>*)(places.p + 64 * k);
+    bf16x8 weights[S::kHeadTiles];
+#pragma unroll
+    for (int h = 0; h < S::kHeadTiles; ++h) {
+      weights[h] = *(const Lds<bf16x8>*)(places.p + h * Places<S>::kHeadTileBytes + 64 * k);
+    }
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
-      const Lds<u8>* v = places.value + 32 * k * kRowBytes + 32 * n;
-      const bf16x4 low = read_transposed(v), high = read_transposed(v + 16 * kRowBytes);
-      st.acc[n] = mfma(__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7), weights, st.acc[n]);
+      const Lds<u8>* v = places.value + tile + 32 * k * S::kRowBytes + 32 * n;
+      const bf16x4 low = read_transposed(v), high = read_transposed(v + 16 * S::kRowBytes);
+      const bf16x8 values = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#pragma unroll
+      for (int h = 0; h < S::kHeadTiles; ++h) st.acc[h][n] = mfma(values, weights[h], st.acc[h][n]);
     }
   }
 }
 
 // NaN components of the wave's rows count as 0.
-template <int Dim>
-inline void scrub(const Places<Dim>& places) {
-  constexpr int kChunks = kRows * Dim / 8;  // of 16 bytes
+template <typename S>
+inline void scrub(Lds<u8>* rows) {
+  constexpr int kChunks = kRows * S::kDim / 8;  // of 16 bytes
   for (int chunk = lane_id(); chunk < kChunks; chunk += kWave) {
-    auto* p = (Lds<u32x4>*)(places.rows.tile + chunk / (Dim / 8) * Smem<Dim>::kRowBytes + chunk % (Dim / 8) * 16);
+    auto* p = (Lds<u32x4>*)(rows + chunk / (S::kDim / 8) * S::kRowBytes + chunk % (S::kDim / 8) * 16);
     u32x4 x = *p;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -172,80 +274,116 @@ inline void scrub(const Places<Dim>& places) {
 }
 
 // All tiles of one source.
-template <typename Format, int Dim>
-inline void attend_source(const Args& args, const SourceArgs& source, Part part, Smem<Dim>& smem, State<Dim>& st,
-                          const Places<Dim>& places) {
-  const int tiles = (part.count + kTile - 1) / kTile, mine = kRows * wave_id() + (lane_id() >> 2);
+template <typename Format, typename S>
+inline void attend_source(const Args& args, const SourceArgs& source, Part part, Smem<S>& smem, State<S>& st,
+                          const Places<S>& places) {
+  using G = Gather<Format, S::kAhead>;
+  const int tiles = (part.count + kTile - 1) / kTile, mine = kRows * wave_id() + row_of_lane(lane_id());
   if (tiles == 0) return;
   const auto listed = [&](int tile) { return tile * kTile + mine < part.count; };
   const auto index_of = [&](int tile) { return part.indices[listed(tile) ? tile * kTile + mine : 0]; };
+  const bool direct = source.alignment >= 16 && !args.nan_to_zero;
+  const auto rows = [&] {
+    return Rows<S::kRowBytes>{places.rows.tile + st.buffer * S::kTileBytes, places.rows.scales};
+  };
 
   Token token = locate<Format>(source, index_of(0), listed(0));
-  typename Gather<Format>::InFlight in_flight;
-  Gather<Format>::start(in_flight, token);
+  typename G::InFlight in_flight;
+  G::start(in_flight, token, rows(), direct);
   int index = index_of(1);
   for (int tile = 0; tile < tiles; ++tile) {
-    Gather<Format>::finish(in_flight, places.rows, source.alignment >= 16 && !args.nan_to_zero);
+    G::finish(in_flight, rows(), direct);
     *places.mask_write = token.valid ? 0.0f : kMinusInf;
-    if (args.nan_to_zero) scrub(places);
+    if (args.nan_to_zero) scrub<S>(rows().tile);
+    const int current = st.buffer * S::kTileBytes;
+    if constexpr (S::kAhead) {
+      sync_lds();
+      st.buffer ^= 1;
+    }
     if (tile + 1 < tiles) {
       token = locate<Format>(source, index, listed(tile + 1));
-      Gather<Format>::start(in_flight, token);
+      G::start(in_flight, token, rows(), direct);
       index = index_of(tile + 2);
     }
-    sync_lds();
-    attend_tile(args, smem, st, places);
-    sync_lds();
+    if constexpr (!S::kAhead) sync_lds();
+    score_tile(args, smem, st, places, current);
+    accumulate_tile(st, places, current);
+    if constexpr (!S::kAhead) sync_lds();
   }
 }
 
-template <int Dim>
-inline void load_query(const Args& args, int token, int head, State<Dim>& st) {
-  const u16* q = args.q + token * args.q_stride[0] + head * args.q_stride[1] + 8 * (lane_id() >> 4);
+template <typename S>
+inline void load_query(const Args& args, int token, int first_head, State<S>& st) {
 #pragma unroll
-  for (int i = 0; i < State<Dim>::kDepth; ++i) st.q[i] = load_any<bf16x8>(q + 32 * i);
+  for (int h = 0; h < S::kScoreHeads; ++h) {
+    const int wanted = first_head + 16 * (first_score_head<S>() + h) + (lane_id() & 15);
+    const u16* q =
+        args.q + at(args.q_stride, token, wanted < args.heads ? wanted : args.heads - 1) + 8 * (lane_id() >> 4);
+#pragma unroll
+    for (int i = 0; i < S::kDepth; ++i) st.q[h][i] = load_any<bf16x8>(q + 32 * i);
+  }
 }
 
-// Writes the row's result, or the split's partial one.
-template <int Dim>
-inline void store_result(const Args& args, int token, int head, int split, Smem<Dim>& smem, State<Dim>& st) {
-  const int lane = lane_id(), column = lane & 15, group = lane >> 4, wave = wave_id();
-  smem.exchange[0][column][4 * wave + group] = st.largest;
-  smem.exchange[1][column][4 * wave + group] = st.sum;
-  sync_lds();
-  float largest = kMinusInf, sum = 0;
+// A head's maximum and sum over all lanes and waves, and this lane's place of its output: four dims of each block.
+struct HeadResult {
+  int head;
+  float m, largest, sum;
+  int dim;
+  bool first;  // one lane a head writes what is not per dim
+};
+
+inline void store_partial(const Args& args, int token, int split, const HeadResult& r, const f32x4 (&acc)[kBlocks]) {
+  const float factor = r.largest == kMinusInf ? 1.0f : exp2_fast(r.m - r.largest);
+  const std::int64_t place = partial_at(args, token, split, r.head);
+  auto* to = reinterpret_cast<f32x4*>(args.partials.acc + place * kValueDims + r.dim);
 #pragma unroll
-  for (int i = 0; i < kWaves * 4; ++i) {
-    largest = __builtin_fmaxf(largest, smem.exchange[0][column][i]);
-    sum += smem.exchange[1][column][i];
-  }
-  if (head >= args.heads) return;
-  const int dim = wave * kWaveDims + 4 * group;
-  const bool first = wave == 0 && group == 0;  // one lane a head
-  if (args.partial) {
-    const float factor = largest == kMinusInf ? 1.0f : exp2_fast(st.m - largest);
-    const std::int64_t at = (static_cast<std::int64_t>(token) * args.splits + split) * args.heads + head;
-    auto* acc = reinterpret_cast<f32x4*>(args.partials.acc + at * kValueDims + dim);
-#pragma unroll
-    for (int n = 0; n < kBlocks; ++n) acc[4 * n] = st.acc[n] * factor;
-    if (first) {
-      args.partials.m[at] = largest;
-      args.partials.l[at] = sum * factor;
-    }
-    return;
-  }
-  const Finish result = finish(st.m, sum, args.sink ? args.sink[head] : kMinusInf);
-  u16* out = args.out + token * args.out_stride[0] + head * args.out_stride[1] + dim;
+  for (int n = 0; n < kBlocks; ++n) to[4 * n] = acc[n] * factor;
+  if (!r.first) return;
+  args.partials.m[place] = r.largest;
+  args.partials.l[place] = r.sum * factor;
+}
+
+inline void store_final(const Args& args, int token, const HeadResult& r, const f32x4 (&acc)[kBlocks], u16* out) {
+  const Finish result = finish(r.m, r.sum, args.sink ? args.sink[r.head] : kMinusInf);
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
-    const f32x4 value = result.scale == 0 ? f32x4{} : st.acc[n] * result.scale;
+    const f32x4 value = result.scale == 0 ? f32x4{} : acc[n] * result.scale;
     const bf16x4 rounded = __builtin_convertvector(value, bf16x4);
     __builtin_memcpy(out + 16 * n, &rounded, sizeof rounded);
   }
-  if (!first) return;
-  if (args.lse) args.lse[token * args.lse_stride[0] + head * args.lse_stride[1]] = result.lse;
-  if (args.max_logits) {
-    args.max_logits[token * args.max_logits_stride[0] + head * args.max_logits_stride[1]] = largest * kLn2;
+  if (!r.first) return;
+  if (args.lse) args.lse[at(args.lse_stride, token, r.head)] = result.lse;
+  if (args.max_logits) args.max_logits[at(args.max_logits_stride, token, r.head)] = r.largest * kLn2;
+}
+
+// Writes the row's result, or the split's partial one.
+template <typename S>
+inline void store_result(const Args& args, int token, int first_head, int split, Smem<S>& smem, State<S>& st) {
+  const int column = lane_id() & 15, group = lane_id() >> 4;
+#pragma unroll
+  for (int h = 0; h < S::kScoreHeads; ++h) {
+    const int row = 16 * (first_score_head<S>() + h) + column, wave = wave_id() % S::kSharers;
+    smem.exchange[0][row][wave] = reduce_groups(st.largest[h], maximum);
+    smem.exchange[1][row][wave] = reduce_groups(st.sum[h], plus);
+  }
+  sync_lds();
+  const int dim = wave_id() * kWaveDims + 4 * group;
+  u16* out = args.out + at(args.out_stride, token, first_head + column) + dim;
+#pragma unroll
+  for (int h = 0; h < S::kHeadTiles; ++h) {
+    const int row = 16 * h + column;
+    const HeadResult r{first_head + row,
+                       st.m[h],
+                       reduce_sharers<S>(smem.exchange[0][row], maximum),
+                       reduce_sharers<S>(smem.exchange[1][row], plus),
+                       dim,
+                       wave_id() == 0 && group == 0};
+    if (r.head >= args.heads) return;
+    if (args.partial) {
+      store_partial(args, token, split, r, st.acc[h]);
+    } else {
+      store_final(args, token, r, st.acc[h], out + 16 * h * args.out_stride[1]);
+    }
   }
 }
 
@@ -270,23 +408,34 @@ struct Only {
   }
 };
 
-template <int Dim, typename Formats>
-inline void decode(const Args& args, Smem<Dim>& smem) {
-  const int token = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
-  const int head = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kHeads + (lane_id() & 15);
+// Rows are dealt to the eight chiplets in runs of neighbours, which tend to select the same keys, since each chiplet has an
+// L2 cache of its own: work-group i runs on chiplet i % 8. Of the chiplet's rows a group takes every step-th.
+constexpr int kChiplets = 8;
+
+template <typename S, typename Formats>
+inline void decode(const Args& kernel_args, int step, Smem<S>& smem) {
+  const auto group = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
+  const int chiplet = group % kChiplets, tokens = static_cast<int>(kernel_args.tokens);
+  const int run = tokens / kChiplets, longer = tokens % kChiplets;  // the first few runs are longer by one
+  const int first = chiplet * run + (chiplet < longer ? chiplet : longer), end = first + run + (chiplet < longer);
+  const int first_head = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * S::kHeads;
   const int split = static_cast<int>(__builtin_amdgcn_workgroup_id_z());
-  State<Dim> st;
-  const Places<Dim> places(smem);
+  const Places<S> places(smem);
   smem.raise = 0;
-  load_query(args, token, head < args.heads ? head : args.heads - 1, st);
+  for (int token = first + group / kChiplets; token < end; token += step) {
+    const Args& args = (&kernel_args)[opaque_zero()];  // read anew for each row: too many registers if kept
+    State<S> st;
+    load_query(args, token, first_head, st);
 #pragma nounroll
-  for (int i = 0; i < args.source_count; ++i) {
-    const SourceArgs& source = args.source[i];
-    const Part part = part_of(args, i, token, split);
-    Formats::select(source.format,
-                    [&]<typename Format>() { attend_source<Format>(args, source, part, smem, st, places); });
+    for (int i = 0; i < args.source_count; ++i) {
+      const Part part = part_of(args, i, token, split);
+      Formats::select(args.source[i].format,
+                      [&]<typename Format>() { attend_source<Format>(args, args.source[i], part, smem, st, places); });
+    }
+    store_result(args, token, first_head, split, smem, st);
+    if (!S::kAhead) break;  // its grid has a group for every row
+    sync_lds();             // the next row writes where this one may still be read
   }
-  store_result(args, token, head, split, smem, st);
 }
 
 using Fn = UniformFp8<Fp8::kE4m3fn>;
@@ -300,18 +449,27 @@ using Any576 = FormatList<Coded<PASA_KV_BF16, Bf16<576>>, Coded<PASA_KV_FP8_V32,
 
 #pragma clang force_cuda_host_device end
 
-// The instantiations, by the names that backend.cpp looks up. Two waves a SIMD: 256 registers.
-#define PASA_DECODE(name, dim, formats)                                                                           \
-  extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256), amdgpu_waves_per_eu(2, 2))) void name( \
-      pasa::gpu::Args args) {                                                                                     \
-    __attribute__((shared)) static pasa::hip::Smem<dim> smem;                                                     \
-    pasa::hip::decode<dim, formats>(args, smem);                                                                  \
+// The instantiations, by the names that backend.cpp looks up. 16 heads: two waves a SIMD, 256 registers; 64 heads: one.
+#define PASA_DECODE(name, dim, head_tiles, score_heads, formats)                                         \
+  extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256),                               \
+                            amdgpu_waves_per_eu(head_tiles == 1 ? 2 : 1, head_tiles == 1 ? 2 : 1))) void \
+  name(pasa::gpu::Args args, int step) {                                                                 \
+    using Shape = pasa::hip::Shape<dim, head_tiles, score_heads>;                                        \
+    __attribute__((shared)) static pasa::hip::Smem<Shape> smem;                                          \
+    pasa::hip::decode<Shape, formats>(args, step, smem);                                                 \
   }
-PASA_DECODE(decode_bf16_512, 512, pasa::hip::Only<pasa::Bf16<512>>)
-PASA_DECODE(decode_fp8_e4m3fn, 512, pasa::hip::Only<pasa::hip::Fn>)
-PASA_DECODE(decode_fp8_e4m3fnuz, 512, pasa::hip::Only<pasa::hip::Fnuz>)
-PASA_DECODE(decode_fp8_ds_mla, 512, pasa::hip::Only<pasa::Fp8DsMla>)
-PASA_DECODE(decode_any_512, 512, pasa::hip::Any512)
-PASA_DECODE(decode_bf16_576, 576, pasa::hip::Only<pasa::Bf16<576>>)
-PASA_DECODE(decode_fp8_v32, 576, pasa::hip::Only<pasa::Fp8V32>)
-PASA_DECODE(decode_any_576, 576, pasa::hip::Any576)
+PASA_DECODE(decode_bf16_512, 512, 1, 1, pasa::hip::Only<pasa::Bf16<512>>)
+PASA_DECODE(decode_fp8_e4m3fn, 512, 1, 1, pasa::hip::Only<pasa::hip::Fn>)
+PASA_DECODE(decode_fp8_e4m3fnuz, 512, 1, 1, pasa::hip::Only<pasa::hip::Fnuz>)
+PASA_DECODE(decode_fp8_ds_mla, 512, 1, 1, pasa::hip::Only<pasa::Fp8DsMla>)
+PASA_DECODE(decode_any_512, 512, 1, 1, pasa::hip::Any512)
+PASA_DECODE(decode_bf16_576, 576, 1, 1, pasa::hip::Only<pasa::Bf16<576>>)
+PASA_DECODE(decode_fp8_v32, 576, 1, 1, pasa::hip::Only<pasa::Fp8V32>)
+PASA_DECODE(decode_any_576, 576, 1, 1, pasa::hip::Any576)
+
+PASA_DECODE(decode64_bf16_512, 512, 4, 4, pasa::hip::Only<pasa::Bf16<512>>)
+PASA_DECODE(decode64_fp8_e4m3fn, 512, 4, 4, pasa::hip::Only<pasa::hip::Fn>)
+PASA_DECODE(decode64_fp8_e4m3fnuz, 512, 4, 4, pasa::hip::Only<pasa::hip::Fnuz>)
+PASA_DECODE(decode64_fp8_ds_mla, 512, 4, 4, pasa::hip::Only<pasa::Fp8DsMla>)
+PASA_DECODE(decode64_bf16_576, 576, 4, 4, pasa::hip::Only<pasa::Bf16<576>>)
+PASA_DECODE(decode64_fp8_v32, 576, 4, 2, pasa::hip::Only<pasa::Fp8V32>)

@@ -4,7 +4,7 @@
 // A wave owns 16 rows of the tile and works on them in two steps: start() issues loads into registers, which stay in flight
 // while the tile before is computed with; finish() converts and writes the rows. 16-bit rows need no conversion: their
 // start() does nothing and finish() loads straight into LDS. In both, a row is one instruction of 64 lanes; its base
-// address comes from the lane that worked it out, four lanes a token (lane / 4 is the token).
+// address comes from the lane that worked it out, four lanes a token.
 #pragma once
 
 #include <type_traits>
@@ -20,6 +20,11 @@ namespace pasa::hip {
 using namespace gpu;
 
 constexpr int kRows = 16;  // of a wave
+
+// Which row four lanes see to, and the first of a row's lanes. 16 lanes have rows that are four apart: stores of 16 bytes a
+// lane then meet no bank twice.
+constexpr int row_of_lane(int lane) { return 4 * (lane >> 2 & 3) + (lane >> 4); }
+constexpr int lane_of_row(int row) { return 16 * (row & 3) + 4 * (row >> 2); }
 
 // What an invalid token reads: a key of zeros with scales of zero. Its score is masked, its value counts 0 times 0.
 __attribute__((device)) const u8 kZeroRecord[2048] = {};
@@ -64,7 +69,7 @@ inline void for_each_row(const u8* pointer, Body&& body) {
   for (int first = 0; first < kRows; first += kBatch) {
     const Global<u8>* rows[kBatch];
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) rows[i] = pointer_of_lane(pointer, 4 * (first + i));
+    for (int i = 0; i < kBatch; ++i) rows[i] = pointer_of_lane(pointer, lane_of_row(first + i));
     __builtin_amdgcn_sched_barrier(0);
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) body(first + i, rows[i]);
@@ -73,27 +78,40 @@ inline void for_each_row(const u8* pointer, Body&& body) {
 
 // ---- 16-bit formats --------------------------------------------------------------------------------------------------
 
-template <typename Format>
+// Ahead: start() may write the rows already, since they are not those of the tile before.
+template <typename Format, bool Ahead>
 struct Gather16 {
   static constexpr int kWide = 1024;  // bytes that 64 lanes move at once
   struct InFlight {
     Token token;
   };
 
-  static void start(InFlight& f, const Token& token) { f.token = token; }
-
   template <typename R>
-  static void finish(const InFlight& f, const R& rows, bool aligned) {
+  static void start(InFlight& f, const Token& token, const R& rows, bool direct) {
+    f.token = token;
+    if constexpr (Ahead) load(f, rows, direct);
+  }
+  template <typename R>
+  static void finish(const InFlight& f, const R& rows, bool direct) {
+    if constexpr (!Ahead) load(f, rows, direct);
+    wait_direct_loads();
+  }
+
+ private:
+  template <typename R>
+  static void load(const InFlight& f, const R& rows, bool direct) {
     const int lane = lane_id();
-    if (aligned) {
+    if (direct) {
       const u32 offset = lane_offset(16 * static_cast<u32>(lane));
-      for_each_row(f.token.record,
-                   [&](int i, const Global<u8>* row) { copy_to_lds(row + offset, rows.tile + i * R::kRowBytes); });
+      for_each_row(f.token.record, [&](int i, const Global<u8>* row) {
+        Lds<u8>* to = rows.tile + i * R::kRowBytes;
+        Ahead ? copy_to_lds_unwatched(row, offset, to) : copy_to_lds(row, offset, to);
+      });
     } else {
 #pragma unroll 4
       for (int i = 0; i < kRows; ++i) {
         const auto value = load_any<u32x4>(
-            reinterpret_cast<const u8*>(readlane(reinterpret_cast<u64>(f.token.record), 4 * i)) + 16 * lane);
+            reinterpret_cast<const u8*>(readlane(reinterpret_cast<u64>(f.token.record), lane_of_row(i))) + 16 * lane);
         *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) = value;
       }
     }
@@ -101,11 +119,10 @@ struct Gather16 {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int at = kWide + 64 * half + 16 * (lane & 3);
-        *reinterpret_cast<Lds<u32x4>*>(rows.tile + (lane >> 2) * R::kRowBytes + at) =
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + row_of_lane(lane) * R::kRowBytes + at) =
             load_any<u32x4>(f.token.record + at);
       }
     }
-    wait_direct_loads();
   }
 };
 
@@ -153,7 +170,8 @@ struct GatherFp8 {
     u32x4 rope[2];
   };
 
-  static void start(InFlight& f, const Token& token) {
+  template <typename R>
+  static void start(InFlight& f, const Token& token, const R&, bool) {
     const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), quarter = lane & 3;
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       const u32 pair = load_any<u16>(token.scales + 2 * quarter);
@@ -176,7 +194,7 @@ struct GatherFp8 {
 
   template <typename R>
   static void finish(const InFlight& f, const R& rows, bool) {
-    const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = lane >> 2,
+    const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = row_of_lane(lane),
               quarter = lane & 3;
     if constexpr (Format::kScaling == Scaling::kInlineFloat) {
       rows.scales[kScaleRow * token + quarter] = __builtin_bit_cast(float, f.scales[0]);
@@ -221,8 +239,8 @@ struct GatherFp8 {
   }
 };
 
-template <typename Format>
-using Gather = std::conditional_t<(Format::kNope > 0), GatherFp8<Format>, Gather16<Format>>;
+template <typename Format, bool Ahead>
+using Gather = std::conditional_t<(Format::kNope > 0), GatherFp8<Format>, Gather16<Format, Ahead>>;
 
 }  // namespace pasa::hip
 

@@ -46,6 +46,11 @@ inline int recomputed_lane_id() {
 inline int wave_id() {  // the same in all lanes, and the compiler may know
   return __builtin_amdgcn_readfirstlane(static_cast<int>(__builtin_amdgcn_workitem_id_x()) / kWave);
 }
+inline int opaque_zero() {
+  int zero = 0;
+  asm volatile("" : "+s"(zero));
+  return zero;
+}
 inline u64 readlane(u64 value, int lane) {
   const auto low = static_cast<u32>(__builtin_amdgcn_readlane(static_cast<int>(value), lane));
   const auto high = static_cast<u32>(__builtin_amdgcn_readlane(static_cast<int>(value >> 32), lane));
@@ -75,6 +80,19 @@ inline float reduce_row(float x, Op op) {
   x = op(x, rotated<2>(x));
   return op(x, rotated<1>(x));
 }
+// Over the four lanes that share a column of a 16 x 16 fragment; every lane gets the result.
+template <typename Op>
+inline float reduce_groups(float x, Op op) {
+  const auto both = [&](auto pair) {
+    const u32 first = pair[0], second = pair[1];  // copies: clang casts the bits of a vector's first element
+    return op(__builtin_bit_cast(float, first), __builtin_bit_cast(float, second));
+  };
+  const auto word = [](float y) { return __builtin_bit_cast(u32, y); };
+  x = both(__builtin_amdgcn_permlane32_swap(word(x), word(x), false, false));
+  return both(__builtin_amdgcn_permlane16_swap(word(x), word(x), false, false));
+}
+inline float maximum(float a, float b) { return __builtin_fmaxf(a, b); }
+inline float plus(float a, float b) { return a + b; }
 inline bool any(bool condition) { return __builtin_amdgcn_ballot_w64(condition) != 0; }
 
 // ---- synchronisation
@@ -90,9 +108,17 @@ inline void wait_direct_loads() { __builtin_amdgcn_s_waitcnt(0x0f70); }
 // ---- LDS
 template <typename T>
 using Lds = T __attribute__((address_space(3)));
-// Lane l copies 16 bytes from its own address to lds + 16 l; lds is the same in all lanes.
-inline void copy_to_lds(const Global<u8>* from, Lds<u8>* lds) {
-  __builtin_amdgcn_global_load_lds(const_cast<Global<u8>*>(from), lds, 16, 0, 0);
+// Lane l copies 16 bytes from its offset behind `from` to lds + 16 l; both pointers are the same in all lanes.
+inline void copy_to_lds(const Global<u8>* from, u32 offset, Lds<u8>* lds) {
+  __builtin_amdgcn_global_load_lds(const_cast<Global<u8>*>(from + offset), lds, 16, 0, 0);
+}
+// The same behind the compiler's back, which would wait for the copy before the next read of any LDS: waiting is up to the
+// caller. Nothing else of gfx950 code uses m0.
+inline void copy_to_lds_unwatched(const Global<u8>* from, u32 offset, Lds<u8>* lds) {
+  asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %1, %2"
+               :
+               : "s"(reinterpret_cast<u32>(lds)), "v"(offset), "s"(from)
+               : "memory");
 }
 // 16 lanes read a 4 x 16 matrix of 16-bit elements, lane i naming elements 4 (i % 4).. of row i / 4; lane i gets column i.
 inline bf16x4 read_transposed(const Lds<u8>* p) {

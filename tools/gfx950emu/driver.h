@@ -12,12 +12,12 @@ namespace gfx950emu {
 
 class EmulatedDriver : public pasa::hip::Driver {
  public:
-  EmulatedDriver(std::string architecture, int compute_units)
-      : architecture_(std::move(architecture)), compute_units_(compute_units) {}
+  EmulatedDriver(std::string architecture, int units)
+      : compute_units(units), architecture_(std::move(architecture)) {}
 
   std::string unavailable() override { return ""; }
   int device_count() override { return 1; }
-  pasa::hip::DeviceInfo device(int) override { return {architecture_ + " emulator", compute_units_}; }
+  pasa::hip::DeviceInfo device(int) override { return {architecture_ + " emulator", compute_units}; }
   std::string version() override { return "the emulator"; }
   pasa::hip::Kernel load(int device, std::span<const std::byte> code, const char* name) override;
   void launch(int device, pasa::hip::Kernel kernel, pasa::hip::Dim3 grid, pasa::hip::Dim3 block,
@@ -29,7 +29,8 @@ class EmulatedDriver : public pasa::hip::Driver {
   void synchronize(int) override {}
   float time(int, void (*)(void*), void*) override { return -1; }
 
-  Options options;  // of the launches to come
+  Options options;    // of the launches to come
+  int compute_units;  // of the device: plans depend on them
 
   // Kernel name -> counts and work-groups since the last call.
   struct Counts {
@@ -46,7 +47,6 @@ class EmulatedDriver : public pasa::hip::Driver {
     std::string name;
   };
   std::string architecture_;
-  int compute_units_;
   std::mutex lock_;
   std::map<const std::byte*, Program> programs_;
   std::list<Loaded> kernels_;
