@@ -144,16 +144,16 @@ inline u32x4 dequantise(u32x2 codes, float scale) {
     r[3] = bits(to_bf16(fp8_to_float<true>(codes[1]) * scale));
   } else {
     // No instruction reads fnuz on gfx950. As fp16, sign and seven bits in place are the value times 2^-7, subnormals too;
-    // `scale` brings the 2^7. The caller mends the one NaN code.
-    const float larger = scale * 128.0f;
+    // `scale` brings the 2^7. The caller mends the one NaN code. (Read as OCP, a code is twice its value, but for the largest,
+    // +-240: NaN there, and in every group whose scale follows from its largest magnitude.)
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const u32 four = codes[k];  // a copy: clang casts the bits of a vector's first element, whichever is named
       const auto odd = __builtin_bit_cast(i16x2, four), even = __builtin_bit_cast(i16x2, four << 8);
       constexpr u32 kMask = 0xbf80bf80;
       const u32 high = __builtin_bit_cast(u32, odd >> 1) & kMask, low = __builtin_bit_cast(u32, even >> 1) & kMask;
-      r[2 * k] = bits(to_bf16(f32x2{multiply_f16<false>(low, larger), multiply_f16<false>(high, larger)}));
-      r[2 * k + 1] = bits(to_bf16(f32x2{multiply_f16<true>(low, larger), multiply_f16<true>(high, larger)}));
+      r[2 * k] = bits(to_bf16(f32x2{multiply_f16<false>(low, scale), multiply_f16<false>(high, scale)}));
+      r[2 * k + 1] = bits(to_bf16(f32x2{multiply_f16<true>(low, scale), multiply_f16<true>(high, scale)}));
     }
   }
   return r;
@@ -163,7 +163,6 @@ inline u32x4 dequantise(u32x2 codes, float scale) {
 template <typename Format>
 struct GatherFp8 {
   static constexpr bool kFnuz = Format::kFlavour == Fp8::kE4m3fnuz;
-  static constexpr int kScaleRow = 8;  // floats of a token in LDS
   struct InFlight {
     u32x2 codes[kRows];
     u32x2 scales;
@@ -196,25 +195,37 @@ struct GatherFp8 {
   static void finish(const InFlight& f, const R& rows, bool) {
     const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = row_of_lane(lane),
               quarter = lane & 3;
-    if constexpr (Format::kScaling == Scaling::kInlineFloat) {
-      rows.scales[kScaleRow * token + quarter] = __builtin_bit_cast(float, f.scales[0]);
-    } else {
-      *reinterpret_cast<Lds<u32x2>*>(rows.scales + kScaleRow * token + 2 * quarter) = f.scales;
+    constexpr int kScalesALane = Format::kScaling == Scaling::kInlineFloat ? 1 : 2;
+#pragma unroll
+    for (int i = 0; i < kScalesALane; ++i) {
+      const u32 scale = f.scales[i];  // a copy: clang casts the bits of a vector's first element, whichever is named
+      rows.scales[kRows * (kScalesALane * quarter + i) + token] =
+          __builtin_bit_cast(float, scale) * (kFnuz ? 128.0f : 1.0f);
     }
     // 512 codes a row, also where only 448 are codes: the rest is overwritten by the 16-bit part below.
-    const Lds<float>* scale = rows.scales + 8 * lane / Format::kScaleTile;
-    [[maybe_unused]] u32 suspects = 0;
+    const auto* scales = reinterpret_cast<const Lds<f32x4>*>(rows.scales + kRows * (8 * lane / Format::kScaleTile));
+    [[maybe_unused]] i16x2 least = {0, 0};
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) =
-          dequantise<Format>(f.codes[i], scale[kScaleRow * i]);
-      if constexpr (kFnuz) {  // 0x80 in a byte: borrows out of it where its complement has the top bit clear
+    for (int first = 0; first < kRows; first += 4) {
+      const f32x4 scale = scales[first / 4];
 #pragma unroll
-        for (int k = 0; k < 2; ++k) suspects |= ((f.codes[i][k] ^ 0x80808080u) - 0x01010101u) & f.codes[i][k];
+      for (int i = first; i < first + 4; ++i) {
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) =
+            dequantise<Format>(f.codes[i], scale[i - first]);
+        if constexpr (kFnuz) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const u32 four = f.codes[i][k];
+            least = __builtin_elementwise_min(least, __builtin_bit_cast(i16x2, four));
+            least = __builtin_elementwise_min(least, __builtin_bit_cast(i16x2, four << 8));
+          }
+        }
       }
     }
-    if constexpr (kFnuz) {
-      if (any((suspects & 0x80808080u) != 0)) mend_nan(f, rows);
+    if constexpr (kFnuz) {  // the upper code of a least pair is 0x80 if there is one
+      const auto pairs = __builtin_bit_cast(u32, least);
+      const auto upper = static_cast<int>(pairs), lower = static_cast<int>(pairs << 16);
+      if (any((upper < lower ? upper : lower) >> 24 == -0x80)) mend_nan(f, rows);
     }
     if constexpr (Format::kRope > 0) {
 #pragma unroll

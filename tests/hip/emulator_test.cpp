@@ -158,6 +158,10 @@ const std::vector<Unit>& units() {
          const u32 a = m(l, 0), b = m(l, 1);
          return std::min(a & 0xffff, b & 0xffff) | std::min(a >> 16, b >> 16) << 16;
        })},
+      {"pk_min_i16", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) {
+         const auto least = [](u32 a, u32 b) { return static_cast<std::int16_t>(a) < static_cast<std::int16_t>(b) ? a : b; };
+         return (least(m(l, 0), m(l, 1)) & 0xffff) | least(m(l, 0) >> 16, m(l, 1) >> 16) << 16;
+       })},
       {"fma", 3, 1, Data::kFloats,
        lanewise([](const Matrix& m, int l) { return u(std::fma(-f(m(l, 0)), std::fabs(f(m(l, 1))), f(m(l, 2)))); })},
       {"med3", 3, 1, Data::kFloats, lanewise([](const Matrix& m, int l) {

@@ -66,6 +66,7 @@ unit lshr_b64, 3, 2, v_lshrrev_b64 v[40:41], v12, v[10:11]
 unit prng, 1, 1, v_prng_b32 v40, v10
 unit pk_ashr_i16, 1, 1, v_pk_ashrrev_i16 v40, 4, v10 op_sel_hi:[0,1]
 unit pk_min_u16, 2, 1, v_pk_min_u16 v40, v10, v11
+unit pk_min_i16, 2, 1, v_pk_min_i16 v40, v10, v11
 unit fma, 3, 1, v_fma_f32 v40, -v10, |v11|, v12
 unit med3, 3, 1, v_med3_f32 v40, v10, v11, v12
 unit max3, 3, 1, v_max3_f32 v40, v10, v11, v12

@@ -765,6 +765,7 @@ const Entry kEntries[] = {
     {"v_pk_add_u16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(a + b); }>},
     {"v_pk_sub_i16", packed_word<[](u16 a, u16 b) { return static_cast<u16>(a - b); }>},
     {"v_pk_min_u16", packed_word<[](u16 a, u16 b) { return std::min(a, b); }>},
+    {"v_pk_min_i16", packed_word<[](u16 a, u16 b) { return static_cast<i16>(a) < static_cast<i16>(b) ? a : b; }>},
     {"v_pk_max_u16", packed_word<[](u16 a, u16 b) { return std::max(a, b); }>},
     // 64 bits
     {"v_mov_b64", wide<[](u64 a) { return a; }, 1>},
