@@ -34,6 +34,7 @@ std::unique_ptr<Device> open_device(std::string_view name) {
   }
   std::string present;
   for (const std::string& device : device_names()) present += (present.empty() ? "" : ", ") + device;
+  for (const std::string& device : emulated_device_names()) present += ", " + device;
   require(PASA_ERROR_DEVICE, index >= 0 && index < cuda_device_count(), "device '", name,
           "' is not there, this machine has ", present);
   return open_cuda(index);

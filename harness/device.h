@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "harness/case.h"
 #include "harness/clock.h"
+#include "harness/counts.h"
 #include "pasa/pasa.h"
 
 namespace pasa {
@@ -36,6 +38,10 @@ class Device {
 
   virtual pasa_stream stream() = 0;
   virtual void synchronize() = 0;
+  // False on an emulator, where a call has no time but counts.
+  virtual bool keeps_time() const { return true; }
+  // What each kernel executed since the last question, by the name of the device's kernel.
+  virtual std::map<std::string, Counts> take_counts() { return {}; }
   // Times body, which enqueues or does one call. On a GPU: events around the call, the host's own cost left out.
   virtual Samples time(const std::function<void()>& body, const Timing& timing) = 0;
   virtual Roofline roofline(std::string_view /*kernel*/, const Work& /*work*/, int /*threads*/) { return {}; }
@@ -43,8 +49,9 @@ class Device {
 
 // "cpu", "cuda", "cuda:1", or "auto": the first GPU, else the host. Throws PASA_ERROR_DEVICE that says what there is.
 std::unique_ptr<Device> open_device(std::string_view name);
-// What open_device() would accept: names of the devices of this machine.
+// What open_device() would accept: names of the devices of this machine, and of those that it emulates.
 std::vector<std::string> device_names();
+std::vector<std::string> emulated_device_names();
 
 // A case on a device. On the host it is the case itself, nothing is copied; on a GPU each tensor has a copy with the same
 // strides (of a pool with wide gaps, only the pages).

@@ -9,8 +9,10 @@ namespace {
 
 class HipDevice : public Device {
  public:
-  HipDevice(hip::Driver& driver, int index, std::string name)
-      : driver_(driver), index_(index), name_(std::move(name)) {}
+  using Take = std::map<std::string, Counts> (*)(hip::Driver&);
+  // take: of an emulator.
+  HipDevice(hip::Driver& driver, int index, std::string name, Take take = nullptr)
+      : driver_(driver), index_(index), name_(std::move(name)), take_(take) {}
 
   pasa_device_type type() const override { return PASA_HIP; }
   int index() const override { return index_; }
@@ -31,11 +33,14 @@ class HipDevice : public Device {
   pasa_stream stream() override { return nullptr; }
   void synchronize() override { driver_.synchronize(index_); }
 
+  bool keeps_time() const override { return take_ == nullptr; }
+  std::map<std::string, Counts> take_counts() override { return take_ ? take_(driver_) : Device::take_counts(); }
+
   Samples time(const std::function<void()>& body, const Timing& timing) override {
     const auto once = [&] {
       const auto call = [](void* f) { (*static_cast<const std::function<void()>*>(f))(); };
       const float milliseconds = driver_.time(index_, call, const_cast<std::function<void()>*>(&body));
-      require(PASA_ERROR_UNSUPPORTED, milliseconds >= 0, name_, " executes instructions and has no time");
+      require(PASA_ERROR_UNSUPPORTED, milliseconds >= 0, name_, " executes instructions and keeps no time");
       return static_cast<double>(milliseconds) * 1e-3;
     };
     // Cold caches: write more than the 256 MiB that the largest of these devices keeps.
@@ -48,6 +53,7 @@ class HipDevice : public Device {
   hip::Driver& driver_;
   int index_;
   std::string name_;
+  Take take_;
 };
 
 }  // namespace
@@ -61,12 +67,20 @@ std::vector<std::string> hip_device_names() {
   return names;
 }
 
+std::vector<std::string> emulated_device_names() {
+#ifdef PASA_WITH_GFX950EMU
+  return {"gfx950-emu", "gfx942-emu"};
+#else
+  return {};
+#endif
+}
+
 std::unique_ptr<Device> open_hip(std::string_view name) {
 #ifdef PASA_WITH_GFX950EMU
   if (name == "gfx942-emu" || name == "gfx950-emu") {
     hip::Driver& emulator = name == "gfx942-emu" ? gfx942_emulator() : gfx950_emulator();
     hip::use_driver(&emulator);
-    return std::make_unique<HipDevice>(emulator, 0, std::string(name));
+    return std::make_unique<HipDevice>(emulator, 0, std::string(name), take_emulated_counts);
   }
 #endif
   int index = name == "hip" ? 0 : -1;

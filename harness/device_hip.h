@@ -10,5 +10,6 @@ namespace pasa {
 // tools/gfx950emu/driver.cpp, in builds that have it.
 hip::Driver& gfx942_emulator();
 hip::Driver& gfx950_emulator();
+std::map<std::string, Counts> take_emulated_counts(hip::Driver& emulator);
 
 }  // namespace pasa

@@ -4,6 +4,7 @@
 namespace pasa {
 
 std::vector<std::string> hip_device_names() { return {}; }
+std::vector<std::string> emulated_device_names() { return {}; }
 
 std::unique_ptr<Device> open_hip(std::string_view) { return nullptr; }
 

@@ -229,6 +229,69 @@ class Work(Base):
         self.assertEqual(pasa("check", self.case).returncode, 0)
 
 
+class Emulator(Base):
+    """The gfx950 emulator as a device, where the build has it."""
+
+    DEVICE = "gfx950-emu"
+
+    def setUp(self):
+        super().setUp()
+        if self.DEVICE not in json.loads(pasa("info", "--json").stdout)["emulated_devices"]:
+            self.skipTest("built without the gfx950 emulator")
+
+    def test_info(self):
+        known = json.loads(pasa("info", "--json", "--device", self.DEVICE).stdout)
+        self.assertEqual([d["name"] for d in known["devices"]], [self.DEVICE])
+        self.assertTrue(next(k for k in known["kernels"] if k["name"] == "hip:gfx950")["available"])
+
+    def test_run_writes_what_the_reference_says(self):
+        self.make("decode:T=2,H=17,fmt=fp8_ds_mla+packed_bf16,len=70+20,invalid=0.2")
+        done = pasa("run", self.case, "-o", self.result, "--device", self.DEVICE, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        ran = json.loads(done.stdout)
+        self.assertEqual((ran["device"], ran["kernel"]), (self.DEVICE, "hip:gfx950"))
+        self.assertGreater(ran["instructions"], 0)
+        self.assertNotIn("seconds", ran)
+        tensors, metadata = read(self.result)
+        self.assertEqual(tensors["out"][:2], ("BF16", [2, 17, 512]))
+        self.assertEqual(metadata["device"], self.DEVICE)
+        done = pasa("check", self.case, "--device", self.DEVICE)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_explain(self):
+        done = pasa("explain", "decode:T=4,H=16,fmt=fp8_v32,len=100", "--device", self.DEVICE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, "hip:gfx950 +chosen")
+
+    def test_bench_counts_instructions(self):
+        text = "decode:T=1,H=16,fmt=bf16,len=512,splits=4"
+        done = pasa("bench", text, "--device", self.DEVICE, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (row,) = json.loads(done.stdout)
+        self.assertEqual((row["problem"], row["rows"], row["listed"]), (text, 4, 512))
+        self.assertEqual(row["token"]["matrix"], 2)  # 16 heads x 1088 x 2 FLOP over 16 x 16 x 32 x 2, rounded up
+        self.assertEqual(row["tile"]["matrix_passes"], 64 * row["token"]["matrix_passes"])
+        for part in ("token", "fixed", "merge", "total"):
+            kinds = ("matrix", "vector", "transcendental", "lds", "memory", "scalar", "waits")
+            self.assertAlmostEqual(sum(row[part][kind] for kind in kinds), row[part]["instructions"])
+        rows = row["rows"] * row["fixed"]["instructions"] + row["listed"] * row["token"]["instructions"]
+        self.assertAlmostEqual(rows + row["merge"]["instructions"], row["total"]["instructions"])
+        self.assertNotIn("median_s", row)
+        table = pasa("bench", text, "--device", self.DEVICE)
+        self.assertIn("a tile of 64 tokens", table.stdout)
+        self.assertNotRegex(table.stdout, r"\d (us|ms|ns)\b")
+
+    def test_bad_input(self):
+        tensors, metadata = small_case("fp8_ds_mla")
+        tensors["kv_indptr"] = ("I32", [3], i32(0, 5, 3))
+        self.write(tensors, metadata)
+        self.assert_refused(pasa("run", self.case, "-o", self.result, "--device", self.DEVICE), 2, "kv_indptr")
+        self.make()
+        self.assert_refused(pasa("run", self.case, "-o", self.result, "--device", "gfx900-emu"), 3, "gfx900-emu")
+        self.assert_refused(pasa("run", self.case, "-o", self.result, "--device", self.DEVICE, "--kernel", "cpu:avx2"),
+                            3, "cpu:avx2")
+
+
 class Arguments(Base):
     def test_usage_errors(self):
         for arguments in (["nonsense"], ["run"], ["run", "a", "--nonsense"], ["run", "a", "--splits", "x"]):

@@ -3,8 +3,7 @@
 // Everything it does goes through the C API, as a user's program would; the harness supplies problems, devices and
 // comparison. Exit status: 0 done, 1 `check` found a difference, 2 the input or the arguments are wrong (one line on stderr),
 // 3 the asked-for device or kernel is not there.
-#include <fmt/format.h>
-#include <unistd.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -22,9 +21,12 @@
 #include "harness/case_file.h"
 #include "harness/cases.h"
 #include "harness/compare.h"
+#include "harness/counts.h"
 #include "harness/data.h"
 #include "harness/device.h"
+#include "tools/instruction_bench.h"
 #include "tools/ops_cli.h"
+#include "tools/terminal.h"
 
 namespace pasa {
 namespace {
@@ -44,75 +46,6 @@ int exit_code(pasa_status status) {
       return kBadInput;
   }
 }
-
-// ---- words
-
-template <typename... Args>
-void print(fmt::format_string<Args...> format, Args&&... args) {
-  const std::string text = fmt::format(format, std::forward<Args>(args)...);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-}
-
-// Three significant digits with the unit that suits: 12.3 us, 584 MiB.
-std::string with_unit(double value, double base, std::initializer_list<const char*> units) {
-  const auto* unit = units.begin();
-  while (value >= base * 0.9995 && unit + 1 != units.end()) value /= base, ++unit;
-  const int decimals = value >= 99.95 || value == 0 ? 0 : value >= 9.995 ? 1 : 2;
-  return fmt::format("{:.{}f} {}", value, decimals, *unit);
-}
-std::string duration(double seconds) { return with_unit(seconds * 1e9, 1000, {"ns", "us", "ms", "s"}); }
-std::string bytes_text(double bytes) { return with_unit(bytes, 1024, {"B", "KiB", "MiB", "GiB", "TiB"}); }
-std::string percent(double fraction) { return fmt::format("{:.{}f} %", 100 * fraction, fraction < 0.0995 ? 1 : 0); }
-
-// Columns as wide as their widest cell; all but the first `left` are aligned to the right.
-class Table {
- public:
-  Table(std::vector<std::string> header, std::size_t left) : left_(left) { rows_.push_back(std::move(header)); }
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  void print_all() const {
-    std::vector<std::size_t> width(rows_[0].size());
-    for (const auto& row : rows_)
-      for (std::size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
-    for (const auto& row : rows_) {
-      std::string line;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        line += i ? "  " : "";
-        line += i < left_ ? fmt::format("{:<{}}", row[i], width[i]) : fmt::format("{:>{}}", row[i], width[i]);
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      print("{}\n", line);
-    }
-  }
-
- private:
-  std::size_t left_;
-  std::vector<std::vector<std::string>> rows_;
-};
-
-// A line on a terminal that tells how far a long task is, and vanishes when it is done.
-class Progress {
- public:
-  explicit Progress(std::string what) : what_(std::move(what)), shown_(isatty(STDERR_FILENO) != 0) {}
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
-  ~Progress() { clear(); }
-  void operator()(double fraction) {
-    const int now = static_cast<int>(100 * fraction);
-    if (now >= 100) return clear();
-    if (!shown_ || now == last_) return;
-    std::fprintf(stderr, "\r%s %d %%", what_.c_str(), last_ = now);
-  }
-
- private:
-  void clear() {
-    if (last_ >= 0) std::fprintf(stderr, "\r\033[K");
-    last_ = -1;
-  }
-
-  std::string what_;
-  bool shown_;
-  int last_ = -1;
-};
 
 // ---- problems and where they run
 
@@ -196,9 +129,12 @@ std::string shape_text(const Case& c) {
 
 int info(const Options& options) {
   Json json{{"version", pasa_version()}, {"devices", Json::array()}, {"kernels", Json::array()}};
-  for (const std::string& name : device_names()) {
+  const std::vector<std::string> names =
+      options.device == "auto" ? device_names() : std::vector<std::string>{open_device(options.device)->name()};
+  for (const std::string& name : names) {
     json["devices"].push_back({{"name", name}, {"what", open_device(name)->description()}});
   }
+  json["emulated_devices"] = emulated_device_names();
   std::set<std::string> flags;
   std::ifstream cpuinfo("/proc/cpuinfo");
   for (std::string line; std::getline(cpuinfo, line);) {
@@ -227,6 +163,9 @@ int info(const Options& options) {
   print("pasa {}\n\ndevices\n", pasa_version());
   for (const Json& device : json["devices"]) {
     print("  {:<8} {}\n", device["name"].get<std::string>(), device["what"].get<std::string>());
+  }
+  if (const auto emulated = emulated_device_names(); !emulated.empty()) {
+    print("  and by name, executed on the CPU: {}\n", fmt::format("{}", fmt::join(emulated, ", ")));
   }
   std::string features;
   for (const Json& flag : json["cpu_features"]) features += " " + flag.get<std::string>();
@@ -267,6 +206,7 @@ int make(const Options& options, bool seed_given) {
 struct Ran {
   std::string kernel, summary;
   double seconds = 0;
+  Counts counts;  // on a device that keeps no time
 };
 Ran run_once(Case& c, Device& device, const std::string& kernel) {
   c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
@@ -278,10 +218,11 @@ Ran run_once(Case& c, Device& device, const std::string& kernel) {
   const Stopwatch watch;
   runner.run();
   device.synchronize();
-  const double seconds = watch.seconds();
+  Ran ran{runner.kernel(), runner.summary(), watch.seconds(), {}};
+  for (const auto& [name, counts] : device.take_counts()) ran.counts += counts;
   placed.fetch_outputs();
   if (c.problem.acc.rank) reduce_partials(c);
-  return {runner.kernel(), runner.summary(), seconds};
+  return ran;
 }
 
 int run(const Options& options) {
@@ -294,13 +235,18 @@ int run(const Options& options) {
   save_result(options.output, c, device->name(), ran.kernel);
   print_notes(c);
   if (options.json) {
-    const Json json{
-        {"case", c.name},      {"result", options.output}, {"device", device->name()},  {"kernel", ran.kernel},
-        {"plan", ran.summary}, {"seconds", ran.seconds},   {"skipped_indices", skipped}};
+    Json json{{"case", c.name},      {"result", options.output}, {"device", device->name()},  {"kernel", ran.kernel},
+              {"plan", ran.summary}, {"seconds", ran.seconds},   {"skipped_indices", skipped}};
+    if (!device->keeps_time()) {
+      json.erase("seconds");
+      json["instructions"] = ran.counts.instructions();
+    }
     print("{}\n", json.dump(2));
   } else {
-    print("{}: {} on {}, {} for one call (pasa bench times it properly)\n", options.output, ran.kernel, device->name(),
-          duration(ran.seconds));
+    const std::string cost = device->keeps_time()
+                                 ? duration(ran.seconds) + " for one call (pasa bench times it properly)"
+                                 : fmt::format("{:.0f} wave instructions", ran.counts.instructions());
+    print("{}: {} on {}, {}\n", options.output, ran.kernel, device->name(), cost);
     if (skipped) print("  {} invalid indices were skipped\n", skipped);
   }
   return 0;
@@ -458,6 +404,32 @@ Json bench_one(Case& c, const Work& work, const Options& options, const std::str
   return json;
 }
 
+// On a device that keeps no time: what is executed.
+int bench_instructions(const Options& options, Device& device) {
+  std::vector<Item> items = expand(options.problems);
+  if (items.empty()) {
+    for (const std::string& problem : budget_problems()) items.push_back({problem});
+  }
+  Json json = Json::array();
+  Progress progress("counting");
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    progress(static_cast<double>(i) / static_cast<double>(items.size()));
+    const Case c = load(items[i].problem, options);
+    for (const std::string& kernel : wanted_kernels(c, options)) {
+      json.push_back(
+          to_json(count_budget(c, device, kernel.empty() ? nullptr : kernel.c_str()), c.name, device.name()));
+    }
+    print_notes(c);
+  }
+  progress(1);
+  if (options.json) {
+    print("{}\n", json.dump(2));
+  } else {
+    print_budgets(json);
+  }
+  return 0;
+}
+
 int bench(const Options& options) {
   if (options.list) {
     Table table({"name", "what", "problem"}, 3);
@@ -471,6 +443,9 @@ int bench(const Options& options) {
     table.add({"grid:quick", "a selection of all grids", fmt::format("{} problems", quick_cases().size())});
     table.print_all();
     return 0;
+  }
+  if (const auto device = open_for(options, options.kernels.empty() ? "" : options.kernels[0]); !device->keeps_time()) {
+    return bench_instructions(options, *device);
   }
   std::vector<Item> items = expand(options.problems);
   if (items.empty()) items = {{"dsv4-c4a-1k"}, {"dsv4-c4a-8k"}, {"dsv4-c128a-1k"}, {"dsv4-c128a-8k"}};
@@ -574,7 +549,8 @@ int main_checked(int argc, char** argv) {
   };
   const auto json = [&](CLI::App* command) { command->add_flag("--json", options.json, "print JSON"); };
   const auto where = [&](CLI::App* command, bool many) {
-    command->add_option("--device", options.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+    command->add_option("--device", options.device, "auto, cpu, cuda, cuda:N, hip, hip:N, gfx950-emu")
+        ->capture_default_str();
     CLI::Option* kernel = command->add_option(
         "--kernel", options.kernels,
         many ? "force kernels, e.g. cpu:avx2,reference: one after the other" : "force a kernel, e.g. cpu:avx2");
@@ -588,6 +564,7 @@ int main_checked(int argc, char** argv) {
       "grid:NAME";
 
   CLI::App* info_command = app.add_subcommand("info", "devices, kernels and CPU features of this machine");
+  info_command->add_option("--device", options.device, "only this one, and the kernels as they are with it");
   json(info_command);
 
   CLI::App* make_command = app.add_subcommand("make", "write a named or described problem as a case file");
@@ -637,7 +614,9 @@ int main_checked(int argc, char** argv) {
   json(bench_command);
   bench_command->footer(
       "Examples\n  pasa bench\n  pasa bench dsv4-c4a-8k \"decode:T=1,H=16,len=128+8\" --kernel all --threads 1\n"
-      "--kernel all times every kernel that serves the problem on the device.");
+      "  pasa bench --device gfx950-emu\n"
+      "--kernel all times every kernel that serves the problem on the device. An emulated device keeps no time: its\n"
+      "instructions are counted, by a token, a tile of 64 tokens, and the fixed part of a row.");
 
   CLI::App* explain_command = app.add_subcommand("explain", "which kernel serves a problem, and why the others do not");
   problems(explain_command, kCase, true, true);

@@ -1,5 +1,7 @@
 #include "tools/gfx950emu/driver.h"
 
+#include "harness/counts.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -82,6 +84,28 @@ hip::Driver& gfx942_emulator() {
 hip::Driver& gfx950_emulator() {
   static gfx950emu::EmulatedDriver driver("gfx950", 256);
   return driver;
+}
+
+std::map<std::string, Counts> take_emulated_counts(hip::Driver& emulator) {
+  using C = gfx950emu::Class;
+  std::map<std::string, Counts> all;
+  for (const auto& [kernel, counted] : static_cast<gfx950emu::EmulatedDriver&>(emulator).take_counts()) {
+    const gfx950emu::Stats& s = counted.stats;
+    const std::pair<Counts::Kind, std::uint64_t> counts[] = {
+        {Counts::kMatrix, s[C::kMfma]},
+        {Counts::kVector, s[C::kVector] + s[C::kAgprMove]},
+        {Counts::kTranscendental, s[C::kTranscendental]},
+        {Counts::kLds, s[C::kLds]},
+        {Counts::kMemory, s[C::kMemory]},
+        {Counts::kScalar, s[C::kScalar]},
+        {Counts::kWaits, s[C::kWait] + s[C::kNop] + s[C::kBarrier]},
+        {Counts::kMatrixPasses, s.mfma_passes},
+        {Counts::kMemoryBytes, s.memory_bytes},
+        {Counts::kLdsBytes, s.lds_bytes},
+        {Counts::kLdsClocks, s.lds_clocks}};
+    for (const auto& [kind, n] : counts) all[kernel].of[kind] = static_cast<double>(n);
+  }
+  return all;
 }
 
 }  // namespace pasa
