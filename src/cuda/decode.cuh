@@ -14,6 +14,7 @@
 namespace pasa::cuda {
 
 constexpr int kTileTokens = kPanelRows, kWarpgroup = 128, kMaxCluster = 16;
+constexpr int kManyHeads = 64;  // that a block serves at most
 // What a launch fixes beside the arguments.
 struct LaunchShape {
   std::int32_t groups;            // of heads; a cluster serves one
@@ -44,13 +45,14 @@ struct Smem {
   Panel<kHeads> q[kPanels<kDim>];
   Panel<kTileTokens> keys[2][kPanels<kDim>];  // later the output on its way out, float [kHeads][512]
   Panel<kHeads> p;                            // [head][token]; later the merge's weights, Partial [16][kHeads]
-  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];  // records on their way
-  alignas(16) std::uint32_t info[2][8];                  // per tile and 8 tokens: valid bits, kLast
-  float rescale[kHeads];                                 // what P V's sums so far are multiplied by
-  float finish[kHeads];                                  // behind a row's last tile: factor of the output
-  alignas(8) Partial part[kHeads];                       // of this block's share, for the merge
-  Partial exchange[kHeads < 64 ? 4 : 1][kHeads];         // of the few heads' four warps
-  std::int32_t last;                                     // P is a row's last
+  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];   // records on their way
+  alignas(16) std::uint32_t info[2][8];                   // per tile and 8 tokens: valid bits, kLast
+  float rescale[kHeads];                                  // what P V's sums so far are multiplied by
+  float ref[kHeads];                                      // and what P is relative to (turns.cuh)
+  float finish[kHeads];                                   // behind a row's last tile: factor of the output
+  alignas(8) Partial part[kHeads];                        // of this block's share, for the merge
+  Partial exchange[kHeads < kManyHeads ? 4 : 1][kHeads];  // of the warps or warpgroups that share a head's tokens
+  std::int32_t last;                                      // P is a row's last
   std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free;
 };
 constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
@@ -186,7 +188,7 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
 // lanes that store a fragment meet no bank twice: in it lanes run over the heads one by one (many) or two by two (few).
 template <int kHeads>
 constexpr std::uint32_t staged_offset(int head, int quad) {
-  return head * (kValueDim * 4) + ((quad ^ ((kHeads == 64 ? head : head / 2) % 4 * 2)) * 16);
+  return head * (kValueDim * 4) + ((quad ^ ((kHeads == kManyHeads ? head : head / 2) % 4 * 2)) * 16);
 }
 
 // The first kMergers threads of every block: sums of the cluster's blocks to the final output, a share of it in each block.
@@ -268,6 +270,47 @@ __device__ void finish_head(const Role& role, const Role::Item& item, S& smem, i
     smem.finish[row] = end.scale;
   } else {
     smem.finish[row] = 0;
+  }
+}
+
+// Writes one half of the output from its fragment: half 0 is the left half.
+template <typename S>
+__device__ void write_half(int half, const Role& role, std::uint32_t i, Address<S> at, float (&o)[128],
+                           const float (&factor)[2]) {
+  const Args& args = role.params.args;
+  const int thread = threadIdx.x % kWarpgroup;
+  const Rows rows(thread);
+  const auto item = role.item(ptx::opaque(i));
+  const int column = half * (kValueDim / 2) + thread % 4 * 2;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = rows.at[r], head = item.head + row;
+    const bool real = row < item.heads;
+    if (role.merges()) {
+      if (!real) continue;
+      // staged_offset() of columns 32a + 8b + ...: what depends on the row stays in four addresses.
+      const std::uint32_t to =
+          ptx::opaque(at.keys(0) + staged_offset<kManyHeads>(row, 0) - (row % 4 * 32) + column * 4);
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        const std::uint32_t to_b = to + (b ^ row % 4) * 32;
+#pragma unroll
+        for (int a = 0; a < 8; ++a) {
+          const int k = 4 * (4 * a + b) + 2 * r;
+          ptx::st_shared(to_b + a * 128, float2{o[k] * factor[r], o[k + 1] * factor[r]});
+        }
+      }
+    } else if (args.partial) {
+      if (!real) continue;
+      float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
+#pragma unroll
+      for (int j = 0; j < 32; ++j) {
+        *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]};
+      }
+    } else {
+      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + half * (kValueDim / 2);
+      store_row<Word16::kBf16>(to, o, r, factor[r], real);
+    }
   }
 }
 

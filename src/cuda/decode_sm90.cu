@@ -4,6 +4,7 @@
 // which are K and V at once. Two tiles. Two warpgroups convert records from global memory to bf16 tiles (gather.cuh,
 // decode.cuh); who consumes them depends on the heads:
 //   up to 64   two warpgroups: Q K^T, softmax and the left half of P V; the right half of P V   (many_heads.cuh)
+//              or two that take turns with the tiles                                            (turns.cuh)
 //   up to 32   one warpgroup does all, with heads in the columns of the products                (few_heads.cuh)
 //
 // Up to 16 blocks of a cluster may split one row's tokens; they leave their unnormalised sums in shared memory, and each
@@ -22,20 +23,19 @@
 #include "cuda/few_heads.cuh"
 #include "cuda/launch.h"
 #include "cuda/many_heads.cuh"
+#include "cuda/turns.cuh"
 
 namespace pasa::cuda {
 namespace {
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------------
 
-template <int kHeads>
-constexpr int kThreads = kHeads == kManyHeads ? kManyThreads : FewHeads<kHeads>::kThreads;
-
-template <typename Format, int kHeads>
-__global__ void __launch_bounds__(kThreads<kHeads>, 1)
+// Consumers: Many, Turns or Few<16 or 32>.
+template <typename Format, typename Consumers>
+__global__ void __launch_bounds__(Consumers::kThreads, 1)
     decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
-  using S = Smem<Format::kDim, kHeads>;
+  using S = Smem<Format::kDim, Consumers::kHeads>;
   S& smem = *reinterpret_cast<S*>(shared);
   const Address<S> at(smem);
   const Role role{params};
@@ -58,51 +58,27 @@ __global__ void __launch_bounds__(kThreads<kHeads>, 1)
   ptx::barrier_cluster_arrive_relaxed();  // each role waits where it first needs the others
   ptx::griddepcontrol_launch_dependents();
 
-  if constexpr (kHeads == kManyHeads) {
-    if (warpgroup == 0) {
-      ptx::setmaxnreg_inc<kScoresRegisters>();
-      scores(role, smem, at, &q_map);
-      role.leave();
-    } else if (warpgroup == 1) {
-      ptx::setmaxnreg_inc<kValuesRegisters>();
-      values(role, smem, at);
-      role.leave();
-    } else {
-      ptx::setmaxnreg_dec<kConvertRegisters>();
-      convert<Format>(role, at);
-      role.leave();
-    }
-  } else {
-    if (warpgroup == 0) {
-      ptx::setmaxnreg_inc<FewHeads<kHeads>::kRegisters>();
-      attend_few(role, smem, at, &q_map);
-      role.leave();
-    } else {
-      ptx::setmaxnreg_dec<FewHeads<kHeads>::kConvertRegisters>();
-      convert<Format>(role, at);
-      role.leave();
-    }
-  }
+  Consumers::template run<Format>(warpgroup, role, smem, at, &q_map);
 }
 
 // ---- plan and launch -----------------------------------------------------------------------------------------------------
 
 using Kernel = void (*)(Params, CUtensorMap);
 
-template <int kHeads>
+template <typename Consumers>
 Kernel kernel_of(pasa_kv_format format) {
   switch (format) {
     case PASA_KV_FP8_DS_MLA:
-      return decode<Fp8DsMla, kHeads>;
+      return decode<Fp8DsMla, Consumers>;
     case PASA_KV_FP8_V32:
-      return decode<Fp8V32, kHeads>;
+      return decode<Fp8V32, Consumers>;
     case PASA_KV_FP8_E4M3FN:
-      return decode<UniformFp8<Fp8::kE4m3fn>, kHeads>;
+      return decode<UniformFp8<Fp8::kE4m3fn>, Consumers>;
     case PASA_KV_FP8_E4M3FNUZ:
-      return decode<UniformFp8<Fp8::kE4m3fnuz>, kHeads>;
+      return decode<UniformFp8<Fp8::kE4m3fnuz>, Consumers>;
     case PASA_KV_BF16:  // and packed_bf16
     case PASA_KV_PACKED_BF16:
-      return decode<Bf16<512>, kHeads>;
+      return decode<Bf16<512>, Consumers>;
     default:
       return nullptr;
   }
@@ -115,17 +91,23 @@ struct Variant {
   std::size_t shared_bytes;
 };
 
-template <int kHeads>
-Variant variant_for(pasa_kv_format format, int dim) {
-  return {kernel_of<kHeads>(format), kThreads<kHeads>,
-          dim == kValueDim ? sizeof(Smem<kValueDim, kHeads>) : sizeof(Smem<kMaxDim, kHeads>)};
+template <typename Consumers>
+Variant variant_of(pasa_kv_format format, int dim) {
+  return {kernel_of<Consumers>(format), Consumers::kThreads,
+          dim == kValueDim ? sizeof(Smem<kValueDim, Consumers::kHeads>) : sizeof(Smem<kMaxDim, Consumers::kHeads>)};
 }
 
-// block_heads: 16, 32 or 64.
-Variant variant(pasa_kv_format format, int dim, int block_heads) {
-  return block_heads == kManyHeads ? variant_for<kManyHeads>(format, dim)
-         : block_heads == 32       ? variant_for<32>(format, dim)
-                                   : variant_for<16>(format, dim);
+enum class Family { kMany, kTurns, kFew };
+
+Variant variant(Family family, int group_heads, pasa_kv_format format, int dim) {
+  switch (family) {
+    case Family::kMany:
+      return variant_of<Many>(format, dim);
+    case Family::kTurns:
+      return variant_of<Turns>(format, dim);
+    default:
+      return group_heads == 32 ? variant_of<Few<32>>(format, dim) : variant_of<Few<16>>(format, dim);
+  }
 }
 
 bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(pointer) % of == 0; }
@@ -137,12 +119,13 @@ std::string decline(const Problem& problem) {
   const Device& gpu = device(problem.device_index);
   if (gpu.capability() != 90) return concat(gpu.name, " is not a Hopper GPU");
   if (problem.word != Word16::kBf16) return "q is f16, this kernel multiplies bf16";
+  if (std::string needs = mla_needs(problem); !needs.empty()) return needs;
   std::int64_t entries = 0;
   for (int s = 0; s < problem.source_count; ++s) {
     const std::string name = s == 0 ? "kv" : "extra_kv";
     const Source& source = problem.sources[s];
     const pasa_kv_format format = problem.source[s].format;
-    if (kernel_of<kManyHeads>(format) == nullptr || (layout_of(format) == PASA_KV_BF16 && problem.dim != kValueDim)) {
+    if (kernel_of<Many>(format) == nullptr || (layout_of(format) == PASA_KV_BF16 && problem.dim != kValueDim)) {
       return concat(name, " is ", find_format(format)->name, " with D = ", problem.dim,
                     ", which this kernel does not read");
     }
@@ -167,8 +150,8 @@ std::string decline(const Problem& problem) {
 }
 
 struct Detail {
-  int block_heads;  // that the kernel is made for
-  int group_heads;  // that it serves
+  Family family;
+  int group_heads;
   int rank_splits;
   std::int64_t clusters;  // at most, of a launch
 };
@@ -189,7 +172,7 @@ cudaLaunchConfig_t launch_config(const Detail& detail, const Variant& variant, s
 
 // Clusters of this shape that the device runs at once.
 std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
-  const Variant its = variant(problem.source[0].format, problem.dim, detail.block_heads);
+  const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   const auto kernel = reinterpret_cast<const void*>(its.kernel);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(its.shared_bytes)),
         "cudaFuncSetAttribute");
@@ -214,20 +197,21 @@ struct Cost {
   }
 };
 constexpr Cost kManyCost = {13500, 20, 4850, 950, 105, 250};  // measured on an H200
-// By its budget, not measured: a tile as fast as its bytes or the converters, the ends shorter by the smaller output.
-constexpr Cost kFewCost = {11000, 20, 3000, 950, 105, 250};
+// By their budgets, not measured: a tile as fast as its bytes or the converters.
+constexpr Cost kTurnsCost = {13500, 20, 2900, 950, 105, 250}, kFewCost = {11000, 20, 2700, 950, 105, 250};
 
 // The cluster shape that finishes first: rounds of items.
-Detail choose_shape(const Problem& problem, bool few) {
+Detail choose_shape(const Problem& problem, Family family) {
+  const Cost& costs = family == Family::kMany ? kManyCost : family == Family::kTurns ? kTurnsCost : kFewCost;
   std::int64_t keys = 0;
   for (int s = 0; s < problem.source_count; ++s) keys += problem.average_keys(s);
   Detail best{};
   double least = 0;
-  for (int group_heads = few ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
+  for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
     if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
     for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
       if (rank_splits > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
-      Detail detail{few ? group_heads : kManyHeads, group_heads, rank_splits, 0};
+      Detail detail{family, group_heads, rank_splits, 0};
       detail.clusters = active_clusters(problem, detail);
       if (detail.clusters == 0) continue;
       const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
@@ -235,8 +219,7 @@ Detail choose_shape(const Problem& problem, bool few) {
       const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
       const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
       const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-      const double cost =
-          static_cast<double>(rounds) * (few ? kFewCost : kManyCost).of(group_heads, tiles, rank_splits);
+      const double cost = static_cast<double>(rounds) * costs.of(group_heads, tiles, rank_splits);
       if (best.clusters == 0 || cost < least) best = detail, least = cost;
     }
   }
@@ -244,10 +227,10 @@ Detail choose_shape(const Problem& problem, bool few) {
   return best;
 }
 
-template <bool kFew>
+template <Family kFamily>
 void plan(const Problem& problem, Plan& plan) {
   const DeviceScope scope(problem.device_index);
-  const Detail detail = choose_shape(problem, kFew);
+  const Detail detail = choose_shape(problem, kFamily);
   plan.splits = std::max(1, problem.splits);
   const bool given = problem.skip_reduce && plan.splits > 1;
   plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(problem.tokens, plan.splits, problem.heads) : 0;
@@ -301,7 +284,7 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
                         {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
                          static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
     cudaLaunchAttribute attribute{};
-    const Variant its = variant(problem.source[0].format, problem.dim, detail.block_heads);
+    const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
     cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attribute);
     config.stream = static_cast<cudaStream_t>(stream);
     check(cudaLaunchKernelEx(&config, its.kernel, params, make_q_map(problem, detail.group_heads)), "decode_sm90");
@@ -314,25 +297,35 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
 
 namespace pasa {
 
-extern const Backend kCudaSm90, kCudaSm90Few;
+extern const Backend kCudaSm90, kCudaSm90Turns, kCudaSm90Few;
 const Backend kCudaSm90 = {
     .name = "cuda:sm90",
     .device = PASA_CUDA,
     .unavailable = [] { return cuda::unavailable(90); },
     .decline = cuda::decline,
-    .plan = cuda::plan<false>,
+    .plan = cuda::plan<cuda::Family::kMany>,
     .run = cuda::run,
     .reduce = nullptr,
+};
+const Backend kCudaSm90Turns = {
+    .name = "cuda:sm90_turns",
+    .device = PASA_CUDA,
+    .unavailable = [] { return cuda::unavailable(90); },
+    .decline = cuda::decline,
+    .plan = cuda::plan<cuda::Family::kTurns>,
+    .run = cuda::run,
+    .reduce = nullptr,
+    .on_request = "executed on an emulator so far, not timed on a GPU",
 };
 const Backend kCudaSm90Few = {
     .name = "cuda:sm90_few",
     .device = PASA_CUDA,
     .unavailable = [] { return cuda::unavailable(90); },
     .decline = cuda::decline,
-    .plan = cuda::plan<true>,
+    .plan = cuda::plan<cuda::Family::kFew>,
     .run = cuda::run,
     .reduce = nullptr,
-    .on_request = "executed on an emulator, not yet on a GPU",
+    .on_request = "executed on an emulator so far, not timed on a GPU",
 };
 
 }  // namespace pasa

@@ -16,14 +16,6 @@
 
 namespace pasa::cuda {
 
-template <int kHeads>
-struct FewHeads {
-  static constexpr int kThreads = 3 * kWarpgroup;
-  // Of the consumer and of the converters; 3 x 168 at entry.
-  static constexpr int kRegisters = kHeads == 16 ? 168 : 216, kConvertRegisters = kHeads == 16 ? 168 : 144;
-  static_assert(kRegisters + 2 * kConvertRegisters <= 504);
-};
-
 // The running softmax of a thread's heads: head 8j + 2 (lane % 4) + c is number 2j + c. Its scores are a fragment of S^T.
 template <int kHeads>
 struct ColumnSoftmax {
@@ -252,5 +244,26 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
     }
   }
 }
+
+// Up to 16 or 32 heads. Registers: 3 x 168 at entry.
+template <int kHeads_>
+struct Few {
+  static constexpr int kHeads = kHeads_, kThreads = 3 * kWarpgroup;
+  static constexpr int kRegisters = kHeads == 16 ? 168 : 216, kConvertRegisters = kHeads == 16 ? 168 : 144;
+  static_assert(kRegisters + 2 * kConvertRegisters <= 504);
+
+  template <typename Format, typename S>
+  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map) {
+    if (warpgroup == 0) {
+      ptx::setmaxnreg_inc<kRegisters>();
+      attend_few(role, smem, at, q_map);
+      role.leave();
+    } else {
+      ptx::setmaxnreg_dec<kConvertRegisters>();
+      convert<Format>(role, at);
+      role.leave();
+    }
+  }
+};
 
 }  // namespace pasa::cuda

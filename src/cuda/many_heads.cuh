@@ -13,54 +13,8 @@
 
 namespace pasa::cuda {
 
-constexpr int kManyHeads = 64, kManyThreads = 4 * kWarpgroup;
-// Registers of the roles; 4 x 128 at entry.
-constexpr int kScoresRegisters = 192, kValuesRegisters = 160, kConvertRegisters = 80;
-static_assert(kScoresRegisters + kValuesRegisters + 2 * kConvertRegisters <= 512);
-
 template <int kDim>
 using ManyHeads = Smem<kDim, kManyHeads>;
-
-// Writes one half of the output from its fragment: kHalf 0 is the left half.
-template <int kHalf, int kDim>
-__device__ void write_half(const Role& role, std::uint32_t i, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at,
-                           float (&o)[128], const float (&factor)[2]) {
-  const Args& args = role.params.args;
-  const int thread = threadIdx.x % kWarpgroup;
-  const Rows rows(thread);
-  const auto item = role.item(ptx::opaque(i));
-  const int column = kHalf * (kValueDim / 2) + thread % 4 * 2;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = rows.at[r], head = item.head + row;
-    const bool real = row < item.heads;
-    if (role.merges()) {
-      if (!real) continue;
-      // staged_offset() of columns 32a + 8b + ...: what depends on the row stays in four addresses.
-      const std::uint32_t to =
-          ptx::opaque(at.keys(0) + staged_offset<kManyHeads>(row, 0) - (row % 4 * 32) + column * 4);
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        const std::uint32_t to_b = to + (b ^ row % 4) * 32;
-#pragma unroll
-        for (int a = 0; a < 8; ++a) {
-          const int k = 4 * (4 * a + b) + 2 * r;
-          ptx::st_shared(to_b + a * 128, float2{o[k] * factor[r], o[k + 1] * factor[r]});
-        }
-      }
-    } else if (args.partial) {
-      if (!real) continue;
-      float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
-#pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]};
-      }
-    } else {
-      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + kHalf * (kValueDim / 2);
-      store_row<Word16::kBf16>(to, o, r, factor[r], real);
-    }
-  }
-}
 
 // O += P V: 64 heads by 256 value dims, from the panels at `v` on.
 __device__ inline void start_product(float (&o)[128], std::uint32_t p, std::uint32_t v) {
@@ -103,7 +57,7 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
       release(at.free(tile, 1));
     }
     if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
-    write_half<1>(role, item, smem, at, o, factor);
+    write_half(1, role, item, at, o, factor);
     if (role.merges()) merge<2 * kWarpgroup>(role, item, smem, at);
   }
 }
@@ -197,9 +151,33 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     release(at.free((use - 1) % 2, 0));
     const float factor[2] = {smem.finish[rows.at[0]], smem.finish[rows.at[1]]};
     if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();
-    write_half<0>(role, i, smem, at, o, factor);
+    write_half(0, role, i, at, o, factor);
     if (role.merges()) merge<2 * kWarpgroup>(role, i, smem, at);
   }
 }
+
+// Registers of the roles; 4 x 128 at entry.
+struct Many {
+  static constexpr int kHeads = kManyHeads, kThreads = 4 * kWarpgroup;
+  static constexpr int kScoresRegisters = 192, kValuesRegisters = 160, kConvertRegisters = 80;
+  static_assert(kScoresRegisters + kValuesRegisters + 2 * kConvertRegisters <= 512);
+
+  template <typename Format, typename S>
+  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map) {
+    if (warpgroup == 0) {
+      ptx::setmaxnreg_inc<kScoresRegisters>();
+      scores(role, smem, at, q_map);
+      role.leave();
+    } else if (warpgroup == 1) {
+      ptx::setmaxnreg_inc<kValuesRegisters>();
+      values(role, smem, at);
+      role.leave();
+    } else {
+      ptx::setmaxnreg_dec<kConvertRegisters>();
+      convert<Format>(role, at);
+      role.leave();
+    }
+  }
+};
 
 }  // namespace pasa::cuda
