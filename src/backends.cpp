@@ -7,7 +7,7 @@
 namespace pasa {
 
 #ifdef PASA_WITH_CUDA
-extern const Backend kCudaSm90, kCudaSm90Few, kCudaSm90Prefill, kCudaGeneral;
+extern const Backend kCudaSm90, kCudaSm90Turns, kCudaSm90Few, kCudaSm90Prefill, kCudaGeneral;
 #endif
 #ifdef PASA_WITH_HIP
 extern const Backend kHipGfx950;
@@ -18,13 +18,13 @@ namespace {
 
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
-    &kCudaSm90,    &kCudaSm90Few, &kCudaSm90Prefill, &kCudaGeneral,
+    &kCudaSm90,    &kCudaSm90Turns, &kCudaSm90Few, &kCudaSm90Prefill, &kCudaGeneral,
 #endif
 #ifdef PASA_WITH_HIP
     &kHipGfx950,
 #endif
 #if defined(__x86_64__)
-    &kCpuAmx,      &kCpuAvx512,   &kCpuAvx2,
+    &kCpuAmx,      &kCpuAvx512,     &kCpuAvx2,
 #endif
     &kCpuPortable, &kReference,
 };
