@@ -33,6 +33,8 @@ std::string kernel_name(const Shape& shape, int head_tile) {
         return "fp8_ds_mla";
       case PASA_KV_FP8_V32:
         return "fp8_v32";
+      case PASA_KV_F16:
+        return short_key ? "f16_512" : "f16_576";
       default:
         return short_key ? "bf16_512" : "bf16_576";
     }
@@ -41,8 +43,6 @@ std::string kernel_name(const Shape& shape, int head_tile) {
 }
 
 // ---- planning --------------------------------------------------------------------------------------------------------
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // What the plan fixes beside the number of splits.
 struct Detail {
@@ -101,7 +101,9 @@ Dim3 grid_of(const Problem& p, const Tiling& tiling) {
 
 std::string decline(const Problem& p) {
   if (const std::string reason = unavailable_on(p.device_index, kArchitectures); !reason.empty()) return reason;
-  if (p.word != Word16::kBf16) return "it computes with bf16 queries only";
+  for (int i = 0; i < p.source_count; ++i) {  // keys are brought to the queries' type without loss only in bf16
+    if (p.word == Word16::kF16 && p.source[i].format != PASA_KV_F16) return "it serves f16 queries on f16 pools only";
+  }
   return too_many(p.tokens);
 }
 

@@ -8,7 +8,7 @@
 //
 // Scores and output are computed transposed so that a lane serves one head throughout (lane % 16): its maximum, sum and
 // rescaling need no exchange between lanes. The maximum m is common to the four waves and changes rarely: a tile keeps the
-// one it finds as long as no score exceeds it by kSlack, since 2^kSlack costs a float or bf16 no precision. So the usual
+// one it finds as long as no score exceeds it by kSlack, since 2^kSlack costs floats no precision. So the usual
 // tile has three barriers, and neither a reduction over lanes nor a rescaling of O.
 //
 // Two work-groups share a compute unit (80 KiB of LDS and 256 registers each): one gathers while the other computes.
@@ -22,15 +22,16 @@ namespace pasa::hip {
 
 constexpr int kTile = 64, kWaves = 4;
 constexpr int kValueDims = 512, kWaveDims = kValueDims / kWaves, kBlocks = kWaveDims / 16;  // blocks of 16 dims a wave
-constexpr float kSlack = 16.0f;
 constexpr float kLargest = __FLT_MAX__;
 
 // How a work-group shares 16 * HeadTiles heads of a row among its waves. In the first product a wave takes ScoreHeads of
 // the head tiles and TokenTiles of the four token tiles: the more heads, the fewer waves read the same keys, and the more
 // registers Q takes. In the second a wave takes all heads and a quarter of the value dims.
-template <int Dim, int HeadTiles, int ScoreHeads>
+template <typename Word, int Dim, int HeadTiles, int ScoreHeads>
 struct Shape {
-  static constexpr int kDim = Dim, kDepth = Dim / 32;  // steps of the first product
+  using Element = Word;  // of q, keys, probabilities and out: bf16 or fp16
+  static constexpr float kSlack = std::is_same_v<Element, _Float16> ? 14.0f : 16.0f;  // 2^kSlack is an fp16 yet
+  static constexpr int kDim = Dim, kDepth = Dim / 32;                                 // steps of the first product
   static constexpr int kHeadTiles = HeadTiles, kHeads = 16 * HeadTiles;
   static constexpr int kScoreHeads = ScoreHeads, kTokenTiles = HeadTiles / ScoreHeads;
   static constexpr int kSharers = kWaves / kTokenTiles;  // waves with scores of the same head
@@ -44,15 +45,15 @@ struct Shape {
 
 template <typename S>
 struct Smem {
-  u8 tile[S::kBuffers][S::kTileBytes];      // keys, and values: their first 512 components
-  __bf16 p[S::kHeads][S::kProbabilityRow];  // [head][token]
+  u8 tile[S::kBuffers][S::kTileBytes];                   // keys, and values: their first 512 components
+  typename S::Element p[S::kHeads][S::kProbabilityRow];  // [head][token]
   float scales[kWaves][kRows * 8];
   float mask[kTile];  // 0, or -inf for a token that does not count; in the order of score rows
   float exchange[2][S::kHeads][S::kSharers];
   int raise;  // a score of this tile exceeded the maximum by too much
 };
-static_assert(sizeof(Smem<Shape<576, 1, 1>>) <= 80 * 1024, "two work-groups must fit into 160 KiB");
-static_assert(sizeof(Smem<Shape<576, 4, 4>>) <= 160 * 1024);
+static_assert(sizeof(Smem<Shape<__bf16, 576, 1, 1>>) <= 80 * 1024, "two work-groups must fit into 160 KiB");
+static_assert(sizeof(Smem<Shape<__bf16, 576, 4, 4>>) <= 160 * 1024);
 
 // Score row i of a wave is the tile row that makes the four probabilities of a lane neighbours in the order in which the
 // second product takes tokens; and the reverse.
@@ -68,7 +69,7 @@ static_assert([] {
 // What a lane knows of its heads, one a head tile.
 template <typename S>
 struct State {
-  bf16x8 q[S::kScoreHeads][S::kDepth];
+  Eight<typename S::Element> q[S::kScoreHeads][S::kDepth];
   f32x4 acc[S::kHeadTiles][kBlocks] = {};
   float m[S::kHeadTiles];  // what P is relative to; the same in all waves. The lowest float while there is no score
   float largest[S::kScoreHeads];   // of this lane's scores
@@ -138,8 +139,9 @@ inline void exponentiate(const Places<S>& places, Scores<S>& scores, int h, floa
     f32x4 p;
 #pragma unroll
     for (int r = 0; r < 4; ++r) p[r] = exp2_fast(relative[r]);
-    *(Lds<bf16x4>*)(places.p + places.p_write + h * Places<S>::kHeadTileBytes + Places<S>::p_of_token_tile(t)) =
-        __builtin_convertvector(p, bf16x4);
+    *(Lds<Four<typename S::Element>>*)(places.p + places.p_write + h * Places<S>::kHeadTileBytes +
+                                       Places<S>::p_of_token_tile(t)) =
+        __builtin_convertvector(p, Four<typename S::Element>);
     sum = t == 0 ? p : sum + p;
   }
   scores.sum[h] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -207,7 +209,8 @@ inline void score_tile(const Args& args, Smem<S>& smem, State<S>& st, const Plac
   for (int i = 0; i < S::kDepth; ++i) {
 #pragma unroll
     for (int t = 0; t < S::kTokenTiles; ++t) {
-      const bf16x8 keys = *(const Lds<bf16x8>*)(places.key + tile + t * kRows * S::kRowBytes + 64 * i);
+      const auto keys =
+          *(const Lds<Eight<typename S::Element>>*)(places.key + tile + t * kRows * S::kRowBytes + 64 * i);
 #pragma unroll
       for (int h = 0; h < S::kScoreHeads; ++h) {
         f32x4& sum = chain[h][t][i % kChains];
@@ -227,7 +230,7 @@ inline void score_tile(const Args& args, Smem<S>& smem, State<S>& st, const Plac
     }
     const float top = largest_score(scores, h), m = of_score_head<S>(st.m, h);
     st.largest[h] = maximum(st.largest[h], top);
-    exceeded |= top - m > kSlack;
+    exceeded |= top - m > S::kSlack;
     exponentiate(places, scores, h, m);
   }
   if (any(exceeded)) smem.raise = 1;
@@ -241,16 +244,17 @@ template <typename S>
 inline void accumulate_tile(State<S>& st, const Places<S>& places, int tile) {
 #pragma unroll
   for (int k = 0; k < kTile / 32; ++k) {
-    bf16x8 weights[S::kHeadTiles];
+    Eight<typename S::Element> weights[S::kHeadTiles];
 #pragma unroll
     for (int h = 0; h < S::kHeadTiles; ++h) {
-      weights[h] = *(const Lds<bf16x8>*)(places.p + h * Places<S>::kHeadTileBytes + 64 * k);
+      weights[h] = *(const Lds<Eight<typename S::Element>>*)(places.p + h * Places<S>::kHeadTileBytes + 64 * k);
     }
 #pragma unroll
     for (int n = 0; n < kBlocks; ++n) {
       const Lds<u8>* v = places.value + tile + 32 * k * S::kRowBytes + 32 * n;
-      const bf16x4 low = read_transposed(v), high = read_transposed(v + 16 * S::kRowBytes);
-      const bf16x8 values = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+      const auto low = read_transposed<typename S::Element>(v),
+                 high = read_transposed<typename S::Element>(v + 16 * S::kRowBytes);
+      const Eight<typename S::Element> values = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #pragma unroll
       for (int h = 0; h < S::kHeadTiles; ++h) st.acc[h][n] = mfma(values, weights[h], st.acc[h][n]);
     }
@@ -260,14 +264,15 @@ inline void accumulate_tile(State<S>& st, const Places<S>& places, int tile) {
 // NaN components of the wave's rows count as 0.
 template <typename S>
 inline void scrub(Lds<u8>* rows) {
+  constexpr u32 kInfinity16 = std::is_same_v<typename S::Element, _Float16> ? 0x7c00 : 0x7f80;
   constexpr int kChunks = kRows * S::kDim / 8;  // of 16 bytes
   for (int chunk = lane_id(); chunk < kChunks; chunk += kWave) {
     auto* p = (Lds<u32x4>*)(rows + chunk / (S::kDim / 8) * S::kRowBytes + chunk % (S::kDim / 8) * 16);
     u32x4 x = *p;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      if ((x[k] & 0x7fffu) > 0x7f80u) x[k] &= 0xffff0000u;
-      if ((x[k] & 0x7fffffffu) > 0x7f80ffffu) x[k] &= 0xffffu;
+      if ((x[k] & 0x7fffu) > kInfinity16) x[k] &= 0xffff0000u;
+      if ((x[k] & 0x7fffffffu) > (kInfinity16 << 16 | 0xffff)) x[k] &= 0xffffu;
     }
     *p = x;
   }
@@ -320,7 +325,7 @@ inline void load_query(const Args& args, int token, int first_head, State<S>& st
     const u16* q =
         args.q + at(args.q_stride, token, wanted < args.heads ? wanted : args.heads - 1) + 8 * (lane_id() >> 4);
 #pragma unroll
-    for (int i = 0; i < S::kDepth; ++i) st.q[h][i] = load_any<bf16x8>(q + 32 * i);
+    for (int i = 0; i < S::kDepth; ++i) st.q[h][i] = load_any<Eight<typename S::Element>>(q + 32 * i);
   }
 }
 
@@ -343,12 +348,13 @@ inline void store_partial(const Args& args, int token, int split, const HeadResu
   args.partials.l[place] = r.sum * factor;
 }
 
+template <typename Element>
 inline void store_final(const Args& args, int token, const HeadResult& r, const f32x4 (&acc)[kBlocks], u16* out) {
   const Finish result = finish(r.m, r.sum, args.sink ? args.sink[r.head] : kMinusInf);
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
     const f32x4 value = result.scale == 0 ? f32x4{} : acc[n] * result.scale;
-    const bf16x4 rounded = __builtin_convertvector(value, bf16x4);
+    const auto rounded = __builtin_convertvector(value, Four<Element>);
     __builtin_memcpy(out + 16 * n, &rounded, sizeof rounded);
   }
   if (!r.first) return;
@@ -382,7 +388,7 @@ inline void store_result(const Args& args, int token, int first_head, int split,
     if (args.partial) {
       store_partial(args, token, split, r, st.acc[h]);
     } else {
-      store_final(args, token, r, st.acc[h], out + 16 * h * args.out_stride[1]);
+      store_final<typename S::Element>(args, token, r, st.acc[h], out + 16 * h * args.out_stride[1]);
     }
   }
 }
@@ -450,26 +456,30 @@ using Any576 = FormatList<Coded<PASA_KV_BF16, Bf16<576>>, Coded<PASA_KV_FP8_V32,
 #pragma clang force_cuda_host_device end
 
 // The instantiations, by the names that backend.cpp looks up. 16 heads: two waves a SIMD, 256 registers; 64 heads: one.
-#define PASA_DECODE(name, dim, head_tiles, score_heads, formats)                                         \
+#define PASA_DECODE(name, word, dim, head_tiles, score_heads, formats)                                   \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256),                               \
                             amdgpu_waves_per_eu(head_tiles == 1 ? 2 : 1, head_tiles == 1 ? 2 : 1))) void \
   name(pasa::gpu::Args args, int step) {                                                                 \
-    using Shape = pasa::hip::Shape<dim, head_tiles, score_heads>;                                        \
+    using Shape = pasa::hip::Shape<word, dim, head_tiles, score_heads>;                                  \
     __attribute__((shared)) static pasa::hip::Smem<Shape> smem;                                          \
     pasa::hip::decode<Shape, formats>(args, step, smem);                                                 \
   }
-PASA_DECODE(decode_bf16_512, 512, 1, 1, pasa::hip::Only<pasa::Bf16<512>>)
-PASA_DECODE(decode_fp8_e4m3fn, 512, 1, 1, pasa::hip::Only<pasa::hip::Fn>)
-PASA_DECODE(decode_fp8_e4m3fnuz, 512, 1, 1, pasa::hip::Only<pasa::hip::Fnuz>)
-PASA_DECODE(decode_fp8_ds_mla, 512, 1, 1, pasa::hip::Only<pasa::Fp8DsMla>)
-PASA_DECODE(decode_any_512, 512, 1, 1, pasa::hip::Any512)
-PASA_DECODE(decode_bf16_576, 576, 1, 1, pasa::hip::Only<pasa::Bf16<576>>)
-PASA_DECODE(decode_fp8_v32, 576, 1, 1, pasa::hip::Only<pasa::Fp8V32>)
-PASA_DECODE(decode_any_576, 576, 1, 1, pasa::hip::Any576)
+PASA_DECODE(decode_bf16_512, __bf16, 512, 1, 1, pasa::hip::Only<pasa::Bf16<512>>)
+PASA_DECODE(decode_f16_512, _Float16, 512, 1, 1, pasa::hip::Only<pasa::F16<512>>)
+PASA_DECODE(decode_fp8_e4m3fn, __bf16, 512, 1, 1, pasa::hip::Only<pasa::hip::Fn>)
+PASA_DECODE(decode_fp8_e4m3fnuz, __bf16, 512, 1, 1, pasa::hip::Only<pasa::hip::Fnuz>)
+PASA_DECODE(decode_fp8_ds_mla, __bf16, 512, 1, 1, pasa::hip::Only<pasa::Fp8DsMla>)
+PASA_DECODE(decode_any_512, __bf16, 512, 1, 1, pasa::hip::Any512)
+PASA_DECODE(decode_bf16_576, __bf16, 576, 1, 1, pasa::hip::Only<pasa::Bf16<576>>)
+PASA_DECODE(decode_f16_576, _Float16, 576, 1, 1, pasa::hip::Only<pasa::F16<576>>)
+PASA_DECODE(decode_fp8_v32, __bf16, 576, 1, 1, pasa::hip::Only<pasa::Fp8V32>)
+PASA_DECODE(decode_any_576, __bf16, 576, 1, 1, pasa::hip::Any576)
 
-PASA_DECODE(decode64_bf16_512, 512, 4, 4, pasa::hip::Only<pasa::Bf16<512>>)
-PASA_DECODE(decode64_fp8_e4m3fn, 512, 4, 4, pasa::hip::Only<pasa::hip::Fn>)
-PASA_DECODE(decode64_fp8_e4m3fnuz, 512, 4, 4, pasa::hip::Only<pasa::hip::Fnuz>)
-PASA_DECODE(decode64_fp8_ds_mla, 512, 4, 4, pasa::hip::Only<pasa::Fp8DsMla>)
-PASA_DECODE(decode64_bf16_576, 576, 4, 4, pasa::hip::Only<pasa::Bf16<576>>)
-PASA_DECODE(decode64_fp8_v32, 576, 4, 2, pasa::hip::Only<pasa::Fp8V32>)
+PASA_DECODE(decode64_bf16_512, __bf16, 512, 4, 4, pasa::hip::Only<pasa::Bf16<512>>)
+PASA_DECODE(decode64_f16_512, _Float16, 512, 4, 4, pasa::hip::Only<pasa::F16<512>>)
+PASA_DECODE(decode64_fp8_e4m3fn, __bf16, 512, 4, 4, pasa::hip::Only<pasa::hip::Fn>)
+PASA_DECODE(decode64_fp8_e4m3fnuz, __bf16, 512, 4, 4, pasa::hip::Only<pasa::hip::Fnuz>)
+PASA_DECODE(decode64_fp8_ds_mla, __bf16, 512, 4, 4, pasa::hip::Only<pasa::Fp8DsMla>)
+PASA_DECODE(decode64_bf16_576, __bf16, 576, 4, 4, pasa::hip::Only<pasa::Bf16<576>>)
+PASA_DECODE(decode64_f16_576, _Float16, 576, 4, 4, pasa::hip::Only<pasa::F16<576>>)
+PASA_DECODE(decode64_fp8_v32, __bf16, 576, 4, 2, pasa::hip::Only<pasa::Fp8V32>)

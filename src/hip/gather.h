@@ -1,4 +1,4 @@
-// Bringing 16 tokens of a wave into the tile: index -> page -> bytes -> bf16. Every format ends as bf16 in LDS, dequantised
+// Bringing 16 tokens of a wave into the tile: index -> page -> bytes -> 16-bit. Every format ends as 16-bit rows in LDS, dequantised
 // once, so the kernel behind it knows no formats.
 //
 // A wave owns 16 rows of the tile and works on them in two steps: start() issues loads into registers, which stay in flight

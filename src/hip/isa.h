@@ -21,8 +21,11 @@ using u16x2 = u16 __attribute__((ext_vector_type(2)));
 using i16x2 = std::int16_t __attribute__((ext_vector_type(2)));
 using f16x2 = _Float16 __attribute__((ext_vector_type(2)));
 using bf16x2 = __bf16 __attribute__((ext_vector_type(2)));
-using bf16x4 = __bf16 __attribute__((ext_vector_type(4)));
-using bf16x8 = __bf16 __attribute__((ext_vector_type(8)));
+// Fragments of bf16 or fp16.
+template <typename Element>
+using Four = Element __attribute__((ext_vector_type(4)));
+template <typename Element>
+using Eight = Element __attribute__((ext_vector_type(8)));
 
 constexpr int kWave = 64;
 constexpr float kMinusInf = -__builtin_inff();
@@ -121,12 +124,20 @@ inline void copy_to_lds_unwatched(const Global<u8>* from, u32 offset, Lds<u8>* l
                : "memory");
 }
 // 16 lanes read a 4 x 16 matrix of 16-bit elements, lane i naming elements 4 (i % 4).. of row i / 4; lane i gets column i.
-inline bf16x4 read_transposed(const Lds<u8>* p) {
-  return __builtin_amdgcn_ds_read_tr16_b64_v4bf16(reinterpret_cast<Lds<bf16x4>*>(const_cast<Lds<u8>*>(p)));
+template <typename Element>
+inline Four<Element> read_transposed(const Lds<u8>* p) {
+  using i16x4 = Four<std::int16_t>;
+  const i16x4 column = __builtin_amdgcn_ds_read_tr16_b64_v4i16(reinterpret_cast<Lds<i16x4>*>(const_cast<Lds<u8>*>(p)));
+  return __builtin_bit_cast(Four<Element>, column);
 }
 
 // ---- arithmetic
-inline f32x4 mfma(bf16x8 a, bf16x8 b, f32x4 c) { return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0); }
+inline f32x4 mfma(Eight<__bf16> a, Eight<__bf16> b, f32x4 c) {
+  return __builtin_amdgcn_mfma_f32_16x16x32_bf16(a, b, c, 0, 0, 0);
+}
+inline f32x4 mfma(Eight<_Float16> a, Eight<_Float16> b, f32x4 c) {
+  return __builtin_amdgcn_mfma_f32_16x16x32_f16(a, b, c, 0, 0, 0);
+}
 inline float exp2_fast(float x) { return __builtin_amdgcn_exp2f(x); }  // 1 ulp; results below 2^-126 are 0
 inline float log2_fast(float x) { return __builtin_amdgcn_logf(x); }
 inline float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
