@@ -211,6 +211,8 @@ std::vector<NamedTensor> input_tensors(pasa_problem& p) {
   return {{"q", &p.q},
           {"kv", &p.main.kv},
           {"extra_kv", &p.extra.kv},
+          {"kv_pe", &p.main.kv_pe},
+          {"extra_kv_pe", &p.extra.kv_pe},
           {"kv_scales", &p.main.kv_scales},
           {"extra_kv_scales", &p.extra.kv_scales},
           {"kv_indices", &p.main.indices},

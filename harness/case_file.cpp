@@ -22,7 +22,8 @@ constexpr DtypeName kDtypes[] = {
     {"BF16", PASA_BF16}, {"F16", PASA_F16}, {"F32", PASA_F32}, {"U8", PASA_U8},
     {"I8", PASA_I8},     {"I32", PASA_I32}, {"I64", PASA_I64}, {"F8_E4M3", PASA_F8_E4M3FN}};
 
-constexpr std::string_view kMetadataKeys[] = {"kv_format", "extra_kv_format", "softmax_scale"};
+constexpr std::string_view kMetadataKeys[] = {"kv_format", "extra_kv_format", "softmax_scale", "kv_scale",
+                                              "queries_per_list"};
 
 std::string format_names() {
   std::string names;
@@ -55,12 +56,13 @@ pasa_kv_format parse_format(const char* key, const std::string& value) {
   throw Error(PASA_ERROR_RANGE, concat(key, " is '", shown, "', expected one of ", format_names()));
 }
 
-double parse_scale(const std::string& value) {
-  double scale = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), scale);
-  require(PASA_ERROR_RANGE, error == std::errc() && end == value.data() + value.size(),
-          "softmax_scale is no number, expected a decimal such as 0.044194173824159216");
-  return scale;
+template <typename Number>
+Number parse_number(const char* key, const std::string& value, const char* example) {
+  Number number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  require(PASA_ERROR_RANGE, error == std::errc() && end == value.data() + value.size(), key,
+          " is no number, expected one such as ", example);
+  return number;
 }
 
 // A view of the stored bytes; a copy only where the file's layout misaligns them.
@@ -88,7 +90,9 @@ void read_source(const Container& file, pasa_source& source, const char* kv_name
   const FormatInfo& info = *find_format(format);
   kv = view(*file.find(kv_name), static_cast<std::size_t>(info.alignment), c);
   // F8_E4M3 or U8: the bytes are the format's either way.
-  if (info.bytes && kv.dtype == PASA_F8_E4M3FN) kv.dtype = PASA_U8;
+  for (pasa_tensor* piece : {&kv, &source.kv_pe}) {
+    if (info.bytes && piece->dtype == PASA_F8_E4M3FN) piece->dtype = PASA_U8;
+  }
 }
 
 void require_expected_shape(const Case& c, const char* name, const pasa_tensor& tensor, int rank) {
@@ -132,7 +136,7 @@ Case parse_case(std::span<const std::byte> bytes) {
 
   for (const auto& [name, tensor] : tensors) {
     const StoredTensor* stored = file.find(name);
-    const bool pool = tensor == &p.main.kv || tensor == &p.extra.kv;
+    const bool pool = name == std::string_view("kv") || name == std::string_view("extra_kv");
     if (stored && !pool) *tensor = view(*stored, 1, c);
   }
   const pasa_kv_format main_format = parse_format("kv_format", *format);
@@ -142,8 +146,18 @@ Case parse_case(std::span<const std::byte> bytes) {
     read_source(file, p.extra, "extra_kv", chosen, p.extra.kv, c);
   }
   if (const std::string* scale = value("softmax_scale")) {
-    p.softmax_scale = parse_scale(*scale);
+    p.softmax_scale = parse_number<double>("softmax_scale", *scale, "0.044194173824159216");
     p.has_softmax_scale = 1;
+  }
+  // In the struct 0 stands for an absent entry.
+  if (const std::string* scale = value("kv_scale")) {
+    p.kv_scale = parse_number<double>("kv_scale", *scale, "0.5");
+    require(PASA_ERROR_RANGE, p.kv_scale != 0, "kv_scale is 0, expected another number");
+  }
+  if (const std::string* queries = value("queries_per_list")) {
+    p.queries_per_list = parse_number<std::int32_t>("queries_per_list", *queries, "2");
+    require(PASA_ERROR_RANGE, p.queries_per_list > 0, "queries_per_list is ", p.queries_per_list,
+            ", expected at least 1");
   }
 
   require(PASA_ERROR_RANK, p.q.rank == 3, "q has ", p.q.rank, " dimensions, expected 3: [T, H, D]");
@@ -197,6 +211,8 @@ void save_case(const std::filesystem::path& path, const Case& c) {
   std::map<std::string, std::string> metadata{{"kv_format", std::string(find_format(p.main.format)->name)}};
   if (p.extra.kv.rank) metadata["extra_kv_format"] = find_format(p.extra.format)->name;
   if (p.has_softmax_scale) metadata["softmax_scale"] = shortest(p.softmax_scale);
+  if (p.kv_scale != 0 && p.kv_scale != 1) metadata["kv_scale"] = shortest(p.kv_scale);
+  if (p.queries_per_list > 1) metadata["queries_per_list"] = std::to_string(p.queries_per_list);
   write_safetensors(path, tensors, metadata);
 }
 

@@ -24,6 +24,9 @@ constexpr NamedProblem kNamed[] = {
      "DeepSeek-V4 prefill from a gathered bf16 workspace: top-k 512 and a window of 128"},
     {"v32-decode", "decode:T=64,H=128,fmt=fp8_v32,len=2048,page=64,lists=rect,pattern=unique",
      "DeepSeek V3.2: one list of 2048, 656-byte records"},
+    {"mla-decode", "mla:T=32,H=16,len=8192,pattern=sequence", "dense MLA decode in bf16: 32 sequences of 8192 tokens"},
+    {"mla-mtp-fp8", "mla:T=128,H=16,fmt=fp8_e4m3fn,len=8192,queries=4,pe=apart,kv_scale=0.5,pattern=sequence",
+     "the same in fp8 with the RoPE part in a tensor of its own, four queries a sequence"},
     {"small", "decode:T=3,H=16,len=128+64,page=64+2,lengths=from0,invalid=0.05", "a few rows, to try things out"},
 };
 
@@ -281,7 +284,6 @@ std::vector<TestCase> own_pairs() {
   std::vector<TestCase> cases;
   for (const FormatInfo& a : kFormats)
     for (const FormatInfo& b : kFormats) {
-      const int dim = a.dim ? a.dim : b.dim;
       if (a.dim && b.dim && a.dim != b.dim) continue;
       const bool f16 = a.format == PASA_KV_F16 || b.format == PASA_KV_F16;
       const auto is_bf16 = [](const FormatInfo& f) {
@@ -289,9 +291,12 @@ std::vector<TestCase> own_pairs() {
       };
       if (f16 && (is_bf16(a) || is_bf16(b))) continue;
       const std::string formats = concat(a.name, "+", b.name);
-      for (const char* rest : {"T=5,H=16,len=70+33", "T=3,H=40,len=33+150,lengths=from0,invalid=0.1,splits=3"})
-        add(cases, own_tolerance(formats), "decode:", rest, ",fmt=", formats, ",page=3+64,q=", f16 ? "f16" : "bf16",
-            dim ? "" : ",D=576");
+      for (const int dim : {512, 576}) {
+        if ((a.dim && a.dim != dim) || (b.dim && b.dim != dim)) continue;
+        for (const char* rest : {"T=5,H=16,len=70+33", "T=3,H=40,len=33+150,lengths=from0,invalid=0.1,splits=3"})
+          add(cases, own_tolerance(formats), "decode:", rest, ",fmt=", formats, ",page=3+64,q=", f16 ? "f16" : "bf16",
+              ",D=", dim);
+      }
     }
   return cases;
 }
@@ -479,6 +484,107 @@ std::vector<TestCase> own_prefill() {
   return cases;
 }
 
+// MLA F: aiter test_mla. q and keys are N(0, 1), the scale is 576^-0.5.
+constexpr const char* kMlaFormats[] = {"bf16", "fp8_e4m3fn"};
+constexpr std::string_view kMlaData = ",q_std=1,std=1";
+
+template <typename... Parts>
+void add_mla(std::vector<TestCase>& cases, const char* format, int batch, int heads, int queries, int context,
+             const Parts&... rest) {
+  add(cases, format == kMlaFormats[0] ? "aiter-mla" : "aiter-mla-fp8", "mla:T=", batch * queries, ",H=", heads,
+      ",fmt=", format, ",len=", context, ",queries=", queries, kMlaData, rest...);
+}
+
+std::vector<TestCase> aiter_mla() {
+  struct Form {
+    int heads, queries;
+  };
+  std::vector<TestCase> cases;
+  for (const char* format : kMlaFormats)
+    for (int context : {21, 64, 256, 512, 1200, 3200, 5200, 8192})
+      for (int batch : {1, 3, 5, 16, 32, 64, 128, 256})
+        for (const Form& form : {Form{16, 1}, {16, 2}, {16, 4}, {128, 1}, {128, 2}})
+          add_mla(cases, format, batch, form.heads, form.queries, context);
+  return cases;
+}
+
+// The lines of its CI, with both pool layouts and sequences of different length besides; sequential slots beyond 2^32 bytes.
+std::vector<TestCase> aiter_mla_ci() {
+  std::vector<TestCase> cases;
+  for (const char* pe : {"whole", "apart"})
+    for (const char* lengths : {"fixed", "from0"}) {
+      const auto one = [&](const char* format, int batch, int heads, int queries, int context) {
+        add_mla(cases, format, batch, heads, queries, context, ",pe=", pe, ",lengths=", lengths);
+      };
+      one("bf16", 1, 16, 1, 49152);
+      one("fp8_e4m3fn", 1, 16, 1, 98304);
+      for (int context : {10000, 100000})
+        for (int batch : {1, 3, 4})
+          for (int heads : {12, 16}) one(kMlaFormats[0], batch, heads, 1, context);
+      for (int context : {1, 21, 63, 64, 65, 256}) one(kMlaFormats[0], 1, 16, 1, context);
+      for (int queries : {8, 17}) one(kMlaFormats[0], 4, 16, queries, 16384);
+      for (int context : {260, 388})
+        for (int batch : {1, 2}) one(kMlaFormats[0], batch, 16, 8, context);
+      for (int batch : {64, 128})
+        for (int heads : {64, 128}) one(kMlaFormats[0], batch, heads, 1, 16384);
+      for (const char* format : kMlaFormats) {
+        add_mla(cases, format, 1, 16, 1, 10000000, ",pe=", pe, ",lengths=", lengths,
+                ",pattern=window,slots=10000000,poison=auto");
+      }
+    }
+  for (TestCase& test : cases) test.run_only = test.spec.tokens * test.spec.source[0].len >= 1000000;
+  return cases;
+}
+
+// MLA G: aiter's Triton test of the same operation.
+std::vector<TestCase> triton_mla() {
+  std::vector<TestCase> cases;
+  for (const char* format : kMlaFormats)
+    for (int batch : {1, 4, 8, 32})
+      for (int queries : {1, 3})
+        for (int context : {1328, 4371})
+          for (int heads : {16, 128}) add_mla(cases, format, batch, heads, queries, context, ",lengths=from1");
+  return cases;
+}
+
+// Ours: for every flat format and place of the RoPE part, one thing varied at a time.
+std::vector<TestCase> own_mla() {
+  std::vector<TestCase> cases;
+  for (const char* format : {"bf16", "f16", "fp8_e4m3fn", "fp8_e4m3fnuz"}) {
+    const std::string q = q_of(format);
+    const auto one = [&](const char* pe, const std::string& rest) {
+      add(cases, "exact-key", "mla:", rest, ",fmt=", format, ",pe=", pe, rest.find("q=") == rest.npos ? ",q=" + q : "");
+    };
+    for (const char* pe : {"behind", "before"}) one(pe, "T=8,H=20,len=70,queries=2,kv_scale=0.7,lengths=from0");
+    for (const char* pe : {"whole", "apart"}) {
+      for (int heads : {1, 12, 16, 96, 128}) one(pe, concat("T=3,H=", heads, ",len=140"));
+      for (int queries : {1, 2, 4, 8, 17})
+        for (const char* lists : {"rect_lengths", "ragged"})
+          one(pe, concat("T=", 4 * queries, ",len=40,lengths=from0,empty=0.2,queries=", queries, ",lists=", lists));
+      for (const char* scale : {"0.03125", "0.7", "-2"}) one(pe, concat("T=2,len=100,kv_scale=", scale));
+      one(pe, "T=2,len=100,strided=1,max_logits=1,values=codes,std=0.2");
+    }
+    for (int len : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129}) one("apart", concat("T=2,len=", len));
+    for (int splits : {1, 3, 7, 64, 256})
+      one("apart", concat("T=16,len=30,queries=8,lengths=from0,splits=", splits));  // parts that the cut empties
+    for (int splits : {2, 5, 256})
+      one("apart", concat("T=16,len=30,queries=8,kv_scale=0.5,skip_reduce=1,splits=", splits));
+    one("whole", "T=16,H=20,len=3,queries=8");  // more queries than tokens
+    one("apart", "T=2,len=8192");
+    one("apart", "T=8,len=64+32,lists=ragged,lengths=from0,kv_scale=3");
+    for (const char* sink : {"normal", "mixed", "minus_inf", "plus_inf", "nan"})
+      one("apart", concat("T=8,len=60,lengths=from0,queries=2,kv_scale=0.5,sink=", sink));
+    for (const char* invalid : {"0.1", "1"}) one("apart", concat("T=4,len=64,queries=2,bad=any,invalid=", invalid));
+    one("apart", "T=9,H=2,len=100,nan=0.02");
+    one("apart", "T=9,H=2,len=100,nan=0.05,nan_to_zero=1");
+    if (q == "bf16" && std::string_view(format) != "bf16") one("apart", "T=3,len=128,q=f16");
+    // Slots 8 MiB apart, both pieces beyond 2^32; a dense pool of more than 4 GiB.
+    for (const char* pe : {"whole", "apart", "behind"}) one(pe, "T=4,len=100,stride=8388624,slots=640");
+    one("apart", "T=2,len=200,slots=9437184");
+  }
+  return cases;
+}
+
 constexpr Grid kGrids[] = {
     {"aiter-decode", "aiter test_pa_decode_sparse_vs_reference, with sentinels and partials", aiter_decode},
     {"aiter-decode-fp8", "its uniform fp8 variant, both flavours", aiter_decode_fp8},
@@ -501,6 +607,10 @@ constexpr Grid kGrids[] = {
     {"flashmla-prefill-corner", "its corner cases", flashmla_prefill_corner},
     {"flashmla-prefill-speed", "its performance cases", flashmla_prefill_speed},
     {"vllm-prefill", "vLLM's ragged prefill", vllm_prefill},
+    {"aiter-mla", "aiter test_mla: dense MLA decode, bf16 and fp8", aiter_mla},
+    {"aiter-mla-ci", "its CI lines, for both pool layouts, fixed and mixed lengths", aiter_mla_ci},
+    {"triton-mla", "aiter's Triton test of MLA decode", triton_mla},
+    {"own-mla", "MLA decode, one thing varied at a time, for every flat format", own_mla},
     {"own-prefill", "lengths, sinks, rows", own_prefill},
 };
 

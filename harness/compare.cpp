@@ -34,6 +34,8 @@ constexpr Tolerance kTolerances[] = {
      5e-5},
     {"aiter-5e-3", "aiter's decode and prefill tests on 16-bit pools", {5e-3, 5e-3}, kExactScores, kExactScores},
     {"aiter-1e-2", "aiter's fp8 decode tests and prefill gates", {1e-2, 1e-2}, kRoundedScores, kRoundedScores},
+    {"aiter-mla", "aiter's MLA decode test, 16-bit pools", {1e-2, 1e-2}, kExactScores, kExactScores, 1e-5},
+    {"aiter-mla-fp8", "the same, fp8 pools", {1e-2, 1e-2}, kExactScores, kExactScores, 3e-2},
     {"vllm-2e-2", "vLLM's DSV4 tests", {2e-2, 2e-2}, kRoundedScores, kRoundedScores},
     {"flashmla-decode",
      "FlashMLA's sparse decode test",
@@ -152,9 +154,7 @@ const Tolerance& find_tolerance(std::string_view name) {
 
 const Tolerance& default_tolerance(const pasa_problem& problem) {
   const auto rounds = [](const pasa_source& source) {
-    const bool float_scales = source.format == PASA_KV_FP8_E4M3FN || source.format == PASA_KV_FP8_E4M3FNUZ ||
-                              source.format == PASA_KV_FP8_V32;
-    return source.kv.rank != 0 && float_scales;
+    return source.kv.rank != 0 && (source.kv_scales.rank != 0 || source.format == PASA_KV_FP8_V32);
   };
   return find_tolerance(rounds(problem.main) || rounds(problem.extra) ? "rounded-key" : "exact-key");
 }
@@ -169,18 +169,19 @@ Reference compute_reference(const pasa_problem& problem, int threads, const std:
   reference.max_logits.resize(rows);
   // A few rows at a time where somebody watches, else all at once.
   constexpr std::int64_t kWatchedRows = 16;
-  const std::int64_t step = progress ? kWatchedRows : std::max<std::int64_t>(p.tokens, 1);
+  const std::int64_t step = progress ? kWatchedRows * p.queries_per_list : std::max<std::int64_t>(p.tokens, 1);
   for (std::int64_t t = 0; t < p.tokens; t += step) {
     Problem part = p;
     part.tokens = std::min(step, p.tokens - t);
     part.q += t * p.q_stride[0];
+    const std::int64_t list = t / p.queries_per_list;
     for (Source& source : part.sources) {
       if (source.indptr) {
-        source.indptr += t;
+        source.indptr += list;
       } else {
-        source.indices += t * source.index_stride;
+        source.indices += list * source.index_stride;
       }
-      if (source.lengths) source.lengths += t;
+      if (source.lengths) source.lengths += list;
     }
     const std::int64_t row = t * p.heads;
     reference_attention(part, reference.out.data() + row * kValueDim, reference.lse.data() + row,

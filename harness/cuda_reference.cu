@@ -17,23 +17,24 @@ template <typename Format>
 __device__ float element(const Source& source, std::int64_t page_tokens, std::int64_t slot, int d) {
   const std::uint8_t* page = source.kv + slot / page_tokens * source.page_stride;
   const std::uint8_t* record = page + slot % page_tokens * Format::kRecordBytes;
+  const Row row{record, nullptr, source.pe + slot * source.pe_stride};
   if (d >= Format::kNope) {
-    const std::uint8_t* at = record + Format::kRopeOffset + 2 * (d - Format::kNope);
+    const std::uint8_t* at = Format::component(row, d);
     const auto word = static_cast<std::uint16_t>(at[0] | at[1] << 8);
     return Format::kWord == Word16::kBf16 ? bf16_to_float(word) : f16_to_float(word);
   }
   if constexpr (Format::kNope > 0) {
     const int tile = d / Format::kScaleTile;
-    float scale;
+    float scale = 1.0f;
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       scale = ue8m0_to_float(page[page_tokens * Format::kRecordBytes + slot % page_tokens * Format::kTailBytes + tile]);
-    } else {
+    } else if constexpr (Format::kScaling != Scaling::kNone) {
       const std::uint8_t* at = Format::kScaling == Scaling::kSideFloat
                                    ? source.scales + slot * source.scale_stride + 4 * tile
                                    : record + Format::kNope + 4 * tile;
       scale = *reinterpret_cast<const float*>(at);
     }
-    return fp8_to_float(Format::kFlavour, record[d]) * scale;
+    return fp8_to_float(Format::kFlavour, *Format::component(row, d)) * scale;
   }
   return 0;
 }
@@ -47,9 +48,11 @@ __device__ float component(const Source& source, const SourceShape& shape, int d
     case PASA_KV_F16:
       return dim == 512 ? element<F16<512>>(source, page, slot, d) : element<F16<576>>(source, page, slot, d);
     case PASA_KV_FP8_E4M3FN:
-      return element<UniformFp8<Fp8::kE4m3fn>>(source, page, slot, d);
+      return dim == 512 ? element<UniformFp8<Fp8::kE4m3fn>>(source, page, slot, d)
+                        : element<DenseFp8<Fp8::kE4m3fn>>(source, page, slot, d);
     case PASA_KV_FP8_E4M3FNUZ:
-      return element<UniformFp8<Fp8::kE4m3fnuz>>(source, page, slot, d);
+      return dim == 512 ? element<UniformFp8<Fp8::kE4m3fnuz>>(source, page, slot, d)
+                        : element<DenseFp8<Fp8::kE4m3fnuz>>(source, page, slot, d);
     case PASA_KV_FP8_DS_MLA:
       return element<Fp8DsMla>(source, page, slot, d);
     case PASA_KV_FP8_V32:
@@ -65,7 +68,7 @@ struct View {
   Source sources[2];
   const std::uint16_t* q;
   std::int64_t q_stride[2];
-  double scale_log2;
+  double scale_log2, value_scale;
   const float* sink;
 };
 
@@ -85,13 +88,15 @@ __global__ void __launch_bounds__(kHeads* kLanes) attend(const __grid_constant__
   double m = -INFINITY, l = 0;
   for (int s = 0; s < p.shape.source_count; ++s) {
     const Source& source = p.sources[s];
-    std::int64_t begin = t * source.index_stride, count = source.width;
+    const std::int64_t list = t / source.queries_per_list;
+    std::int64_t begin = list * source.index_stride, count = source.width;
     if (source.indptr) {
-      begin = min(max(static_cast<std::int64_t>(source.indptr[t]), std::int64_t{0}), source.nnz);
-      count = min(max(static_cast<std::int64_t>(source.indptr[t + 1]), begin), source.nnz) - begin;
+      begin = min(max(static_cast<std::int64_t>(source.indptr[list]), std::int64_t{0}), source.nnz);
+      count = min(max(static_cast<std::int64_t>(source.indptr[list + 1]), begin), source.nnz) - begin;
     } else if (source.lengths) {
-      count = min(max(static_cast<std::int64_t>(source.lengths[t]), std::int64_t{0}), source.width);
+      count = min(max(static_cast<std::int64_t>(source.lengths[list]), std::int64_t{0}), source.width);
     }
+    count -= source.queries_per_list - 1 - t % source.queries_per_list;  // of tokens behind this row's
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t slot = source.indices[begin + i];
       if (slot < 0 || slot >= source.slots) continue;  // the whole block agrees
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(kHeads* kLanes) attend(const __grid_constant__
   if (l != 0) {
     lse = m * ln2 + log(l);
     const double top = fmax(sink, m * ln2), weight = exp(m * ln2 - top);
-    scale = sink == INFINITY ? 0 : weight / (l * weight + exp(sink - top));
+    scale = sink == INFINITY ? 0 : p.value_scale * weight / (l * weight + exp(sink - top));
     if (isnan(sink)) scale = NAN;
   }
   const std::int64_t at = t * p.shape.heads + head;
@@ -182,6 +187,7 @@ View view_of(const Problem& p) {
           .q = p.q,
           .q_stride = {p.q_stride[0], p.q_stride[1]},
           .scale_log2 = p.scale_log2,
+          .value_scale = p.value_scale,
           .sink = p.sink};
 }
 

@@ -92,6 +92,7 @@ struct SourceMaker {
   const SourceSpec& s;
   int which;
   std::int64_t page, slots, page_stride;
+  std::int64_t lists;  // of `queries` rows each
   const FormatInfo& info;
 
   SourceMaker(const CaseSpec& case_spec, int source)
@@ -100,6 +101,11 @@ struct SourceMaker {
     require(PASA_ERROR_RANGE, dim == 512 || dim == 576, "D is ", dim, ", expected 512 or 576");
     require(PASA_ERROR_RANGE, info.dim == 0 || info.dim == dim, "fmt ", info.name, " has D = ", info.dim,
             ", but the problem has D = ", dim);
+    require(PASA_ERROR_RANGE, spec.tokens % spec.queries == 0, "T is ", spec.tokens,
+            ", expected a multiple of queries = ", spec.queries);
+    require(PASA_ERROR_RANGE, spec.pe == Pe::kWhole || (dim == kMaxDim && !info.paged),
+            "pe is not whole, expected a flat format and D = 576");
+    lists = spec.tokens / spec.queries;
     page = info.paged ? s.page : 1;
     if (s.pattern == Pattern::kSequence) {
       slots = std::max(sequences() * pages_of_sequence() * page, s.slots);
@@ -107,19 +113,22 @@ struct SourceMaker {
       slots = s.slots;
     } else {
       constexpr std::int64_t kDefaultSlots = std::int64_t{1} << 18;
-      slots = std::max(std::min(spec.tokens * s.len, kDefaultSlots), s.len);
+      slots = std::max(std::min(lists * s.len, kDefaultSlots), s.len);
     }
     slots = (std::max<std::int64_t>(slots, 1) + page - 1) / page * page;
     require(PASA_ERROR_RANGE, slots <= std::numeric_limits<std::int32_t>::max(), "slots is ", slots,
             ", expected at most 2147483647");
-    const std::int64_t token_bytes =
-        with_format(s.format, dim, []<typename Format>() { return std::int64_t{Format::kTokenBytes}; });
+    const std::int64_t element = info.bytes ? 1 : 2;
+    const std::int64_t token_bytes = with_format(s.format, dim, [&]<typename Format>() -> std::int64_t {
+      return spec.pe == Pe::kApart   ? Format::kFirstBytes
+             : spec.pe == Pe::kWhole ? Format::kTokenBytes
+                                     : Format::kTokenBytes + kPeGap * element;
+    });
     const std::int64_t dense = page * token_bytes;
     page_stride = s.stride > 0                 ? s.stride
                   : s.stride == kStride576     ? (dense + 575) / 576 * 576
                   : s.stride == kStridePlusRow ? dense + token_bytes
                                                : dense;
-    const std::int64_t element = info.bytes ? 1 : 2;
     require(PASA_ERROR_RANGE, page_stride >= dense && page_stride % element == 0, "stride is ", page_stride,
             ", expected a multiple of ", element, " of at least ", dense, " bytes");
   }
@@ -127,9 +136,11 @@ struct SourceMaker {
   std::uint64_t random(Stream stream, std::uint64_t i) const {
     return hash(spec.seed, stream + static_cast<std::uint64_t>(which) * kStreamCount, i);
   }
+  static constexpr std::int64_t kPeGap = 3;  // elements between the pieces: nothing is aligned
+
   double chance(Stream stream, std::int64_t i) const { return uniform(random(stream, static_cast<std::uint64_t>(i))); }
 
-  std::int64_t sequences() const { return (spec.tokens + spec.qlen - 1) / spec.qlen; }
+  std::int64_t sequences() const { return (lists + spec.qlen - 1) / spec.qlen; }
   std::int64_t sequence_tokens() const { return s.seq ? s.seq : s.len; }
   std::int64_t pages_of_sequence() const { return (sequence_tokens() + page - 1) / page; }
   // What rows share: FlashMLA gives the rows of a sequence one length.
@@ -218,14 +229,15 @@ struct SourceMaker {
     }
   }
 
+  // Here a row t is a list: queries that share it come in when the operator does.
   void make_lists(Case& c, pasa_source& source) const {
-    std::vector<std::int64_t> length(static_cast<std::size_t>(spec.tokens));
-    for (std::int64_t t = 0; t < spec.tokens; ++t) length[static_cast<std::size_t>(t)] = row_length(t);
+    std::vector<std::int64_t> length(static_cast<std::size_t>(lists));
+    for (std::int64_t t = 0; t < lists; ++t) length[static_cast<std::size_t>(t)] = row_length(t);
     if (s.lists == Lists::kRagged) {
-      source.indptr = c.allocate(PASA_I32, {spec.tokens + 1});
+      source.indptr = c.allocate(PASA_I32, {lists + 1});
       auto* indptr = static_cast<std::int32_t*>(source.indptr.data);
       std::int64_t total = 0;
-      for (std::int64_t t = 0; t < spec.tokens; ++t) {
+      for (std::int64_t t = 0; t < lists; ++t) {
         total += length[static_cast<std::size_t>(t)];
         require(PASA_ERROR_RANGE, total <= std::numeric_limits<std::int32_t>::max(),
                 "T * len exceeds 2^31 - 1 entries, expected fewer with ragged lists");
@@ -233,22 +245,22 @@ struct SourceMaker {
       }
       source.indices = c.allocate(PASA_I32, {total});
     } else if (spec.strided) {
-      source.indices = c.allocate(PASA_I32, {spec.tokens, s.len}, {s.len + 7, 1});
+      source.indices = c.allocate(PASA_I32, {lists, s.len}, {s.len + 7, 1});
     } else {
-      source.indices = c.allocate(PASA_I32, {spec.tokens, s.len});
+      source.indices = c.allocate(PASA_I32, {lists, s.len});
     }
     if (s.lists == Lists::kRectLengths) {
-      source.lengths = c.allocate(PASA_I32, {spec.tokens});
-      auto* lengths = static_cast<std::int32_t*>(source.lengths.data);
-      for (std::int64_t t = 0; t < spec.tokens; ++t) {
-        lengths[t] = static_cast<std::int32_t>(length[static_cast<std::size_t>(t)]);
+      source.lengths = c.allocate(PASA_I32, {lists});
+      auto* row_lengths = static_cast<std::int32_t*>(source.lengths.data);
+      for (std::int64_t t = 0; t < lists; ++t) {
+        row_lengths[t] = static_cast<std::int32_t>(length[static_cast<std::size_t>(t)]);
       }
     }
     auto* indices = static_cast<std::int32_t*>(source.indices.data);
     const auto* indptr = static_cast<const std::int32_t*>(source.indptr.data);
     const std::int64_t row_stride = source.indices.stride[0];
 #pragma omp parallel for schedule(dynamic, 16)
-    for (std::int64_t t = 0; t < spec.tokens; ++t) {
+    for (std::int64_t t = 0; t < lists; ++t) {
       if (indptr) {
         fill_row(t, indptr[t + 1] - indptr[t], static_cast<std::uint64_t>(indptr[t]), indices + indptr[t]);
         continue;
@@ -257,7 +269,7 @@ struct SourceMaker {
       const auto first = static_cast<std::uint64_t>(t * s.len);
       fill_row(t, count, first, indices + t * row_stride);
       // Never to be looked at: slots that are likely poisoned, and nonsense. The last row has no gap behind it.
-      const std::int64_t end = t + 1 < spec.tokens ? row_stride : s.len;
+      const std::int64_t end = t + 1 < lists ? row_stride : s.len;
       for (std::int64_t j = count; j < end; ++j) {
         const std::uint64_t r = random(kBeyond, static_cast<std::uint64_t>(t * row_stride + j));
         indices[t * row_stride + j] = static_cast<std::int32_t>(r % 4 ? static_cast<std::int64_t>((r >> 2) % n()) : -2);
@@ -273,6 +285,7 @@ struct SourceMaker {
     return spec.poison != Poison::kAuto || slots / page * page_stride <= kModerate;
   }
   void make_pool(Case& c, pasa_source& source) const;
+  void make_flat_pool(Case& c, pasa_source& source, pasa_dtype dtype, bool sparse) const;
   template <typename Format>
   void fill_pool(const pasa_source& source) const;
 };
@@ -288,6 +301,8 @@ void encode_key(const float* key, std::uint8_t* record, std::uint8_t* scales, bo
     quantize_ds_mla(key, record, scales);
   } else if constexpr (Format::kScaling == Scaling::kInlineFloat) {
     quantize_v32(v32_pow2 ? V32Scale::kPowerOfTwo : V32Scale::kPlain, key, record);
+  } else if constexpr (Format::kNope > 0) {
+    for (int d = 0; d < Format::kDim; ++d) record[d] = float_to_fp8(Format::kFlavour, key[d]);
   } else {
     for (int d = 0; d < Format::kDim; ++d) {
       store_u16(record + 2 * d, Format::kWord == Word16::kF16 ? float_to_f16(key[d]) : float_to_bf16(key[d]));
@@ -348,7 +363,7 @@ struct KeyTable {
         const auto low = static_cast<std::uint8_t>(any ? 113 : 124), count = static_cast<std::uint8_t>(any ? 7 : 6);
         scale(i)[tile] = static_cast<std::uint8_t>(low + below(r, count));
         if (any && r % 16 == 0) scale(i)[tile] = 0;  // 2^-127
-      } else {
+      } else if constexpr (Format::kScaling != Scaling::kNone) {
         float value = any ? static_cast<float>(0.004 * normal(r)) : 0.125f * static_cast<float>(1 << below(r, 6));
         if (any && r % 16 == 0) value = 0;
         std::uint8_t* at =
@@ -364,8 +379,9 @@ template <typename Format>
 struct SlotBytes {
   std::uint8_t* record;
   std::uint8_t* scales;  // tail or side scales; nullptr if the format has none
+  std::uint8_t* pe;      // the second of two pieces
 
-  SlotBytes(const pasa_source& source, std::int64_t slot) : scales(nullptr) {
+  SlotBytes(const pasa_source& source, std::int64_t slot) : scales(nullptr), pe(nullptr) {
     const bool flat = source.kv.rank == 2;
     const std::int64_t page = flat ? 1 : source.kv.shape[1];
     const std::int64_t stride = source.kv.stride[0] * static_cast<std::int64_t>(dtype_bytes(source.kv.dtype));
@@ -375,6 +391,11 @@ struct SlotBytes {
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
       scales = static_cast<std::uint8_t*>(source.kv_scales.data) + 4 * slot * source.kv_scales.stride[0];
     }
+    if constexpr (Format::kTwoPieces) {
+      const auto element = static_cast<std::int64_t>(dtype_bytes(source.kv.dtype));
+      pe = source.kv_pe.rank ? static_cast<std::uint8_t*>(source.kv_pe.data) + slot * source.kv_pe.stride[0] * element
+                             : record + Format::kFirstBytes;
+    }
   }
 };
 
@@ -383,17 +404,26 @@ template <typename Format>
 constexpr int kPoisonCode = Format::kNope > 0 && Format::kFlavour == Fp8::kE4m3fnuz ? 0x80 : 0xff;
 
 template <typename Format>
+void write_record(const SlotBytes<Format>& place, const std::uint8_t* record) {
+  std::memcpy(place.record, record, Format::kFirstBytes);
+  if constexpr (Format::kTwoPieces) std::memcpy(place.pe, record + Format::kFirstBytes, Format::kPeBytes);
+}
+
+template <typename Format>
 void poison_slot(const SlotBytes<Format>& place) {
-  std::memset(place.record, kPoisonCode<Format>, Format::kRecordBytes);
+  std::uint8_t record[Format::kRecordBytes];
+  std::memset(record, kPoisonCode<Format>, sizeof record);
+  write_record(place, record);
   if (place.scales) std::memset(place.scales, 0xff, Format::kTailBytes + Format::kSideScaleBytes);
 }
 
 template <typename Format>
 void write_nan(const SlotBytes<Format>& place, int d) {
+  auto* at = const_cast<std::uint8_t*>(Format::component({place.record, place.scales, place.pe}, d));
   if (d < Format::kNope) {
-    place.record[d] = Format::kFlavour == Fp8::kE4m3fnuz ? 0x80 : 0x7f;
+    *at = Format::kFlavour == Fp8::kE4m3fnuz ? 0x80 : 0x7f;
   } else {
-    store_u16(place.record + Format::kRopeOffset + 2 * (d - Format::kNope), 0x7fff);  // NaN as bf16 and as f16
+    store_u16(at, 0x7fff);  // NaN as bf16 and as f16
   }
 }
 
@@ -407,7 +437,7 @@ void SourceMaker::fill_pool(const pasa_source& source) const {
   const auto* indices = static_cast<const std::int32_t*>(source.indices.data);
   const auto* indptr = static_cast<const std::int32_t*>(source.indptr.data);
   const auto* lengths = static_cast<const std::int32_t*>(source.lengths.data);
-  for (std::int64_t t = 0; t < spec.tokens; ++t) {
+  for (std::int64_t t = 0; t < lists; ++t) {
     const std::int64_t begin = indptr ? indptr[t] : t * source.indices.stride[0];
     const std::int64_t count = indptr ? indptr[t + 1] - begin : lengths ? lengths[t] : s.len;
     for (std::int64_t i = begin; i < begin + count; ++i) {
@@ -417,7 +447,7 @@ void SourceMaker::fill_pool(const pasa_source& source) const {
 
   const std::int64_t pages = slots / page;
   const bool whole = touches_whole_pool();
-  const bool pad_pages = whole && spec.poison != Poison::kNone;
+  const bool pad_pages = whole && spec.poison != Poison::kNone && spec.pe == Pe::kWhole;
 #pragma omp parallel for schedule(dynamic, 16)
   for (std::int64_t b = 0; b < pages; ++b) {
     for (std::int64_t slot = b * page; slot < (b + 1) * page; ++slot) {
@@ -432,7 +462,7 @@ void SourceMaker::fill_pool(const pasa_source& source) const {
           slots <= kTableKeys
               ? slot
               : static_cast<std::int64_t>(below(random(kKeyOf, at), static_cast<std::uint64_t>(table_keys)));
-      std::memcpy(place.record, table.record(key), Format::kRecordBytes);
+      write_record(place, table.record(key));
       if (place.scales) std::memcpy(place.scales, table.scale(key), KeyTable<Format>::kScaleBytes);
       // The byte behind the exponents means nothing.
       if constexpr (Format::kTailBytes > 0) {
@@ -454,21 +484,50 @@ void SourceMaker::make_pool(Case& c, pasa_source& source) const {
   const std::int64_t pages = slots / page;
   with_format(s.format, dim, [&]<typename Format>() {
     const bool sparse = !touches_whole_pool();
-    if (!info.bytes) {
-      const pasa_dtype dtype = Format::kWord == Word16::kF16 ? PASA_F16 : PASA_BF16;
-      source.kv = info.paged ? c.allocate(dtype, {pages, page, dim}, {page_stride / 2, dim, 1}, sparse)
-                             : c.allocate(dtype, {slots, dim}, {page_stride / 2, 1}, sparse);
-    } else if (info.paged) {
-      constexpr std::int64_t kToken = Format::kTokenBytes;
-      source.kv = c.allocate(PASA_U8, {pages, page, kToken}, {page_stride, kToken, 1}, sparse);
+    if (info.paged) {
+      constexpr std::int64_t kToken = Format::kTokenBytes / (Format::kNope > 0 ? 1 : 2);
+      source.kv = c.allocate(info.bytes ? PASA_U8 : PASA_BF16, {pages, page, kToken},
+                             {info.bytes ? page_stride : page_stride / 2, kToken, 1}, sparse);
     } else {
-      const pasa_dtype dtype = Format::kFlavour == Fp8::kE4m3fnuz ? PASA_F8_E4M3FNUZ : PASA_F8_E4M3FN;
-      source.kv = c.allocate(dtype, {slots, dim}, {page_stride, 1}, sparse);
+      const pasa_dtype dtype = Format::kWord == Word16::kF16        ? PASA_F16
+                               : Format::kNope == 0                 ? PASA_BF16
+                               : Format::kFlavour == Fp8::kE4m3fnuz ? PASA_F8_E4M3FNUZ
+                                                                    : PASA_F8_E4M3FN;
+      make_flat_pool(c, source, dtype, sparse);
+    }
+    if constexpr (Format::kScaling == Scaling::kSideFloat) {
       const std::int64_t row = Format::kScales + (spec.strided ? 1 : 0);
       source.kv_scales = c.allocate(PASA_F32, {slots, Format::kScales}, {row, 1}, sparse);
     }
     fill_pool<Format>(source);
   });
+}
+
+void SourceMaker::make_flat_pool(Case& c, pasa_source& source, pasa_dtype dtype, bool sparse) const {
+  const std::int64_t dim = spec.resolved_dim(), element = info.bytes ? 1 : 2, row = page_stride / element;
+  const auto view = [&](pasa_tensor tensor, std::int64_t column, std::int64_t columns) {
+    tensor.shape[1] = columns;
+    tensor.data = static_cast<std::byte*>(tensor.data) + column * element;
+    return tensor;
+  };
+  const auto allocate = [&](std::int64_t columns, std::int64_t stride) {
+    const pasa_tensor tensor = c.allocate(dtype, {slots, columns}, {stride, 1}, sparse);
+    if (!sparse && spec.poison != Poison::kNone && spec.pe != Pe::kWhole) {
+      std::memset(tensor.data, 0xff, span_bytes(tensor));
+    }
+    return tensor;
+  };
+  if (spec.pe == Pe::kWhole) {
+    source.kv = allocate(dim, row);
+  } else if (spec.pe == Pe::kApart) {
+    source.kv = allocate(kValueDim, row);
+    source.kv_pe = allocate(kPeDim, s.stride > 0 ? row : spec.strided ? kPeDim + kPeGap : kPeDim);
+  } else {
+    const pasa_tensor both = allocate(dim + kPeGap, row);
+    const bool behind = spec.pe == Pe::kBehind;
+    source.kv = view(both, behind ? 0 : kPeDim + kPeGap, kValueDim);
+    source.kv_pe = view(both, behind ? kValueDim + kPeGap : 0, kPeDim);
+  }
 }
 
 void make_query(Case& c, const CaseSpec& spec) {
@@ -528,17 +587,26 @@ void make_sink(Case& c, const CaseSpec& spec) {
 
 }  // namespace
 
+namespace {
+
+int dim_of(const pasa_source& source) {
+  const bool wide = source.format == PASA_KV_FP8_V32 || source.kv_pe.rank || source.kv.shape[source.kv.rank - 1] == 576;
+  return wide ? 576 : 512;
+}
+
+}  // namespace
+
 void write_key(pasa_source& source, std::int64_t slot, const float* values, bool v32_pow2) {
-  const int dim = static_cast<int>(source.format == PASA_KV_FP8_V32 ? 576 : source.kv.shape[source.kv.rank - 1]);
-  with_format(source.format, dim, [&]<typename Format>() {
+  with_format(source.format, dim_of(source), [&]<typename Format>() {
     const SlotBytes<Format> place(source, slot);
-    encode_key<Format>(values, place.record, place.scales, v32_pow2);
+    std::uint8_t record[Format::kRecordBytes];
+    encode_key<Format>(values, record, place.scales, v32_pow2);
+    write_record(place, record);
   });
 }
 
 void poison_key(pasa_source& source, std::int64_t slot) {
-  const int dim = static_cast<int>(source.format == PASA_KV_FP8_V32 ? 576 : source.kv.shape[source.kv.rank - 1]);
-  with_format(source.format, dim, [&]<typename Format>() { poison_slot(SlotBytes<Format>(source, slot)); });
+  with_format(source.format, dim_of(source), [&]<typename Format>() { poison_slot(SlotBytes<Format>(source, slot)); });
 }
 
 Case make_case(const CaseSpec& spec) {
@@ -557,6 +625,8 @@ Case make_case(const CaseSpec& spec) {
   }
   p.softmax_scale = spec.scale;
   p.has_softmax_scale = spec.has_scale;
+  p.kv_scale = spec.kv_scale;
+  p.queries_per_list = spec.queries;
   p.kv_splits = spec.splits;
   p.block_h = spec.block_h;
   if (spec.nan_to_zero) p.flags |= PASA_NAN_TO_ZERO;

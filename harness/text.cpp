@@ -38,6 +38,8 @@ constexpr Word<Values> kValues[] = {
 constexpr Word<Sink> kSinks[] = {
     {Sink::kNone, "none"},          {Sink::kSmall, "small"},      {Sink::kNormal, "normal"}, {Sink::kMixed, "mixed"},
     {Sink::kMinusInf, "minus_inf"}, {Sink::kPlusInf, "plus_inf"}, {Sink::kNotANumber, "nan"}};
+constexpr Word<Pe> kPes[] = {
+    {Pe::kWhole, "whole"}, {Pe::kApart, "apart"}, {Pe::kBehind, "behind"}, {Pe::kBefore, "before"}};
 constexpr Word<Poison> kPoisons[] = {{Poison::kAuto, "auto"}, {Poison::kAll, "all"}, {Poison::kNone, "none"}};
 constexpr Word<std::int64_t> kStrides[] = {{kStrideDense, "dense"}, {kStride576, "x576"}, {kStridePlusRow, "plus_row"}};
 constexpr auto kFormatWords = [] {
@@ -148,6 +150,9 @@ const std::vector<Option>& options() {
     o.push_back(per_source("pattern", "which slots a row lists", Words{kPatterns}, &SourceSpec::pattern));
     o.push_back(per_source("seq", "pattern=sequence: its tokens, 0 = len", Int64{0, kMaxCount}, &SourceSpec::seq));
     o.push_back(global("qlen", "rows that share a sequence", Int64{1, kMaxCount}, &CaseSpec::qlen));
+    o.push_back(global("queries", "rows that share a list, cut causally (MTP)", Int{1, 4096}, &CaseSpec::queries));
+    o.push_back(global("pe", "where the last 64 of D = 576 are", Words{kPes}, &CaseSpec::pe));
+    o.push_back(global("kv_scale", "factor of every key", Real{-kHuge, kHuge}, &CaseSpec::kv_scale));
     o.push_back(global("seq_vary", "sequences of different length", Words{kBools}, &CaseSpec::seq_vary));
     o.push_back(per_source("invalid", "fraction of invalid entries", fraction, &SourceSpec::invalid));
     o.push_back(per_source("bad", "what an invalid entry is", Words{kBadIndices}, &SourceSpec::bad));
@@ -184,14 +189,24 @@ const std::vector<Option>& options() {
   return kOptions;
 }
 
-CaseSpec defaults(bool prefill, int sources) {
+constexpr Word<Kind> kKinds[] = {{Kind::kDecode, "decode"}, {Kind::kPrefill, "prefill"}, {Kind::kMla, "mla"}};
+
+CaseSpec defaults(Kind kind, int sources) {
   CaseSpec spec;
-  spec.prefill = prefill;
+  spec.kind = kind;
   spec.source_count = sources;
-  if (prefill) {
+  if (kind == Kind::kDecode) return spec;
+  for (SourceSpec& source : spec.source) source.format = PASA_KV_BF16;
+  if (kind == Kind::kPrefill) {
     spec.tokens = 4096;
-    for (SourceSpec& source : spec.source) source.format = PASA_KV_BF16;
     spec.source[0].len = 512;
+  } else {
+    spec.tokens = 32;
+    spec.heads = 16;
+    spec.dim = 576;
+    spec.sink = Sink::kNone;
+    for (SourceSpec& source : spec.source) source.lists = Lists::kRectLengths;
+    spec.source[0].len = 8192;
   }
   return spec;
 }
@@ -222,13 +237,18 @@ int CaseSpec::resolved_dim() const {
   return 512;
 }
 
+bool is_text(std::string_view text) {
+  return std::ranges::find(kKinds, text.substr(0, text.find(':')), &Word<Kind>::text) != std::end(kKinds);
+}
+
 CaseSpec parse_text(std::string_view text) {
   const std::size_t colon = text.find(':');
-  const std::string_view kind = text.substr(0, colon);
-  require(PASA_ERROR_RANGE, kind == "decode" || kind == "prefill", "problem '", text,
-          "' is neither a known name nor a description, expected decode:key=value,... or prefill:key=value,...");
+  const auto kind = std::ranges::find(kKinds, text.substr(0, colon), &Word<Kind>::text);
+  require(PASA_ERROR_RANGE, kind != std::end(kKinds), "problem '", text,
+          "' is neither a known name nor a description, expected decode:key=value,... or prefill:... or mla:...");
   std::vector<std::pair<const Option*, std::string_view>> given;
-  int sources = kind == "decode" ? 2 : 1;
+  const bool decode = kind->value == Kind::kDecode;
+  int sources = decode ? 2 : 1;
   if (colon != std::string_view::npos && colon + 1 < text.size()) {
     for (std::string_view item : split(text.substr(colon + 1), ',')) {
       const std::size_t equals = item.find('=');
@@ -242,8 +262,8 @@ CaseSpec parse_text(std::string_view text) {
   }
   require(PASA_ERROR_RANGE, sources <= 2, "len names ", sources, " sources, expected 1 or 2");
 
-  CaseSpec spec = defaults(kind == "prefill", sources);
-  if (kind == "decode" && sources == 2) spec.source[0].len = 128;
+  CaseSpec spec = defaults(kind->value, sources);
+  if (decode && sources == 2) spec.source[0].len = 128;
   for (const auto& [option, value] : given) {
     const std::vector<std::string_view> values = option->per_source ? split(value, '+') : std::vector{value};
     require(PASA_ERROR_RANGE, values.size() == 1 || static_cast<int>(values.size()) == sources, option->key, "=", value,
@@ -253,14 +273,14 @@ CaseSpec parse_text(std::string_view text) {
       require(PASA_ERROR_RANGE, option->set(spec, s, one), option->key, " is '", one, "', expected ", option->accepted);
     }
   }
-  if (sources == 1) spec.source[1] = defaults(spec.prefill, 1).source[1];
+  if (sources == 1) spec.source[1] = defaults(spec.kind, 1).source[1];
   return spec;
 }
 
 std::string to_text(const CaseSpec& spec) {
-  const CaseSpec base = defaults(spec.prefill, spec.source_count);
+  const CaseSpec base = defaults(spec.kind, spec.source_count);
   constexpr std::string_view kAlways[] = {"T", "H", "fmt", "len"};
-  std::string text = spec.prefill ? "prefill:" : "decode:";
+  std::string text = Words{kKinds}.print(spec.kind) + ":";
   bool first = true;
   for (const Option& option : options()) {
     const bool pair = option.per_source && spec.source_count == 2;
@@ -276,9 +296,9 @@ std::string to_text(const CaseSpec& spec) {
 }
 
 std::string text_help() {
-  const CaseSpec base = defaults(false, 1);
+  const CaseSpec base = defaults(Kind::kDecode, 1);
   std::string help =
-      "A problem is a name (pasa bench --list) or decode:key=value,... or prefill:key=value,...\n"
+      "A problem is a name (pasa bench --list) or decode:key=value,...; prefill:... and mla:... have other defaults\n"
       "Keys marked + take main+extra, or one value for both sources:\n";
   for (const Option& option : options()) {
     std::string key = concat(option.key, option.per_source ? "+" : "");

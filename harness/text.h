@@ -1,6 +1,6 @@
 // Problems as one line of text: "decode:T=64,H=128,fmt=fp8_ds_mla,len=128+1024,page=256+64".
 //
-// `decode` and `prefill` differ in their defaults only. An option that exists once per source takes main+extra; a single
+// `decode`, `prefill` and `mla` differ in their defaults only. An option that exists once per source takes main+extra; a single
 // value serves both. Whatever is left out has a sane default; to_text() prints only what differs from it, in a fixed order,
 // so equal problems have equal text.
 #pragma once
@@ -13,6 +13,7 @@
 
 namespace pasa {
 
+enum class Kind : std::uint8_t { kDecode, kPrefill, kMla };
 enum class Lists : std::uint8_t { kRagged, kRect, kRectLengths };
 // How long a row's list is: the full `len`, or uniform from 0, from 1, from len/4, or cycling through the sizes around
 // which kernels have edges (0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, ..., len).
@@ -29,6 +30,10 @@ enum class Sink : std::uint8_t { kNone, kSmall, kNormal, kMixed, kMinusInf, kPlu
 // Poison unselected slots and padding: all of them if the pool is small enough to touch it whole, else those beside the
 // selected ones; all; none (every slot holds data).
 enum class Poison : std::uint8_t { kAuto, kAll, kNone };
+
+// Where the last 64 of 576 components are: behind the others; in a tensor of their own; in the same rows as a view, behind
+// or before the others, with a gap.
+enum class Pe : std::uint8_t { kWhole, kApart, kBehind, kBefore };
 
 // Page strides other than a byte count.
 constexpr std::int64_t kStrideDense = 0, kStride576 = -1, kStridePlusRow = -2;
@@ -54,12 +59,15 @@ struct SourceSpec {
 };
 
 struct CaseSpec {
-  bool prefill = false;
+  Kind kind = Kind::kDecode;
   std::int64_t tokens = 64;  // T
   int heads = 128;           // H
-  int dim = 0;               // 0: by format (512; 576 for fp8_v32). 576 is possible with bf16 and f16
+  int dim = 0;               // 0: by format (512; 576 for fp8_v32). 576 is possible with the flat formats
   pasa_dtype q = PASA_BF16;
   std::int64_t qlen = 1;  // rows that share a sequence and its list length
+  int queries = 1;        // rows that share a list, which is cut causally for all but the last of them
+  Pe pe = Pe::kWhole;
+  double kv_scale = 1;
   int source_count = 1;
   SourceSpec source[2];
   Sink sink = Sink::kSmall;
@@ -82,6 +90,8 @@ struct CaseSpec {
 // Throws PASA_ERROR_RANGE with the keys or values that exist.
 CaseSpec parse_text(std::string_view text);
 std::string to_text(const CaseSpec& spec);
+// Whether the text begins as a description does: with decode, prefill or mla.
+bool is_text(std::string_view text);
 // Keys, values and defaults, for --help.
 std::string text_help();
 

@@ -425,6 +425,135 @@ TEST_P(OnKernel, NoTokens) {
   EXPECT_EQ(lse_at(one, 0, 15), -kInfinity);
 }
 
+// ---- dense MLA decode: keys of 576 in a flat pool, one list for all queries of a sequence
+
+CaseSpec mla(pasa_kv_format format, std::int64_t lists, int queries, int heads, std::int64_t len) {
+  CaseSpec spec = one_source(format, lists * queries, heads, len);
+  spec.dim = 576;
+  spec.queries = queries;
+  spec.source[0].page = 1;
+  return spec;
+}
+
+constexpr pasa_kv_format kFlat[] = {PASA_KV_BF16, PASA_KV_F16, PASA_KV_FP8_E4M3FN, PASA_KV_FP8_E4M3FNUZ};
+
+// A list that queries share is a list for each of them, cut to what it sees: also where that is nothing.
+TEST_P(OnKernel, SharedListsEqualCutCopies) {
+  for (const int queries : {2, 4, 8, 17}) {
+    for (const int splits : {1, 3, 64}) {
+      SCOPED_TRACE(testing::Message() << queries << " queries, " << splits << " splits");
+      CaseSpec spec = mla(PASA_KV_BF16, 5, queries, 12, 40);
+      spec.source[0].lengths = Lengths::kFrom0;
+      spec.source[0].empty = 0.3;
+      spec.sink = Sink::kNormal;
+      Case c = make_case(spec);
+      if (!refusal_of(GetParam(), c.problem).empty()) GTEST_SKIP() << refusal_of(GetParam(), c.problem);
+      c.problem.kv_splits = splits;
+      const Reference want = compute_reference(c.problem);
+      run(c);
+      expect_reference(c, want);
+      const auto shared = output_bits(c);
+      const pasa_source from = c.problem.main;
+      c.problem.queries_per_list = 0;
+      c.problem.main.indptr = c.allocate(PASA_I32, {c.tokens() + 1});
+      std::vector<std::int32_t> copies;
+      for (std::int64_t t = 0; t < c.tokens(); ++t) {
+        const std::int32_t* begin = indices_of(from) + indptr_of(from)[t / queries];
+        const std::int64_t seen =
+            indices_of(from) + indptr_of(from)[t / queries + 1] - begin - (queries - 1 - t % queries);
+        if (seen > 0) copies.insert(copies.end(), begin, begin + seen);
+        indptr_of(c.problem.main)[t + 1] = static_cast<std::int32_t>(copies.size());
+      }
+      c.problem.main.indices = c.allocate(PASA_I32, {static_cast<std::int64_t>(copies.size())});
+      std::copy(copies.begin(), copies.end(), indices_of(c.problem.main));
+      run(c);
+      EXPECT_TRUE(shared == output_bits(c));
+    }
+  }
+}
+
+// Queries before the first token, and splits without a key the query sees: zeros and -inf, in partials too, never NaN.
+TEST_P(OnKernel, QueriesBeforeTheSequenceAreEmpty) {
+  Case c = make_case(mla(PASA_KV_FP8_E4M3FN, 1, 8, 16, 3));
+  if (!refusal_of(GetParam(), c.problem).empty()) GTEST_SKIP() << refusal_of(GetParam(), c.problem);
+  const Reference want = compute_reference(c.problem);
+  for (const int splits : {1, 2, 256}) {
+    c.problem.kv_splits = splits;
+    run(c);
+    expect_reference(c, want);
+    for (int t = 0; t < 8; ++t) {
+      EXPECT_EQ(lse_at(c, t, 15) == -kInfinity, t < 5) << t;
+      EXPECT_EQ(out_at(c, t, 15, 511) == 0, t < 5) << t;
+    }
+  }
+  c.problem.flags |= PASA_SKIP_REDUCE;
+  c.problem.kv_splits = 7;
+  const pasa_problem direct = c.problem;
+  c.problem.out = c.problem.lse = pasa_tensor{};
+  add_partials(c, 7);
+  run(c);
+  for (int i = 0; i < 8 * 7 * 16; ++i) {
+    const bool empty = i / 16 % 7 >= i / 16 / 7 - 4;  // query t sees t - 4 keys, one a split
+    EXPECT_EQ(static_cast<const float*>(c.problem.m.data)[i] == -kInfinity, empty) << i;
+    EXPECT_EQ(static_cast<const float*>(c.problem.l.data)[i] == 0, empty) << i;
+    EXPECT_EQ(static_cast<const float*>(c.problem.acc.data)[i * 512 + 7] == 0, empty) << i;
+  }
+  c.problem = direct;
+  run_and_reduce(GetParam(), c, 7);
+  expect_reference(c, want);
+}
+
+// One pool: rows of 576, rows of 512 with the rest in a tensor of its own, and two views of wider rows.
+TEST_P(OnKernel, WhereThePiecesAreChangesNoBit) {
+  for (const pasa_kv_format format : kFlat) {
+    std::vector<std::byte> whole;
+    for (const Pe pe : {Pe::kWhole, Pe::kApart, Pe::kBehind, Pe::kBefore}) {
+      CaseSpec spec = mla(format, 3, 1, 20, 90);
+      spec.pe = pe;
+      spec.source[0].invalid = 0.05;
+      spec.splits = 2;
+      Case c = make_case(spec);
+      if (!refusal_of(GetParam(), c.problem).empty()) {
+        std::printf("  %s declines: %s\n", GetParam().name.c_str(), refusal_of(GetParam(), c.problem).c_str());
+        continue;
+      }
+      run(c);
+      expect_reference(c, compute_reference(c.problem));
+      if (pe == Pe::kWhole) whole = output_bits(c);
+      EXPECT_TRUE(whole == output_bits(c)) << find_format(format)->name << ", pieces " << static_cast<int>(pe);
+    }
+  }
+}
+
+// kv_scale 1/2 on a pool is the pool of halves, bit by bit: in out, lse, max_logits and partials.
+TEST_P(OnKernel, KvScaleIsAFactorOfEveryKey) {
+  for (const bool partial : {false, true}) {
+    CaseSpec spec = two_sources(PASA_KV_BF16, PASA_KV_BF16, 4, 20, 70, 30);
+    spec.sink = Sink::kNormal;
+    spec.max_logits = true;
+    spec.splits = 3;
+    Case c = make_case(spec);
+    c.problem.kv_scale = 0.5;
+    if (!refusal_of(GetParam(), c.problem).empty()) GTEST_SKIP() << refusal_of(GetParam(), c.problem);
+    const Reference want = compute_reference(c.problem);
+    if (partial) {
+      c.problem.flags |= PASA_SKIP_REDUCE;
+      c.problem.out = c.problem.lse = c.problem.max_logits = pasa_tensor{};
+      add_partials(c, 3);
+    }
+    run(c);
+    if (!partial) expect_reference(c, want);
+    const auto scaled = output_bits(c);
+    c.problem.kv_scale = 0;
+    for (const pasa_source* s : {&c.problem.main, &c.problem.extra}) {
+      auto* words = static_cast<std::uint16_t*>(s->kv.data);
+      for (std::int64_t i = 0; i < element_count(s->kv); ++i) words[i] = float_to_bf16(0.5f * bf16_to_float(words[i]));
+    }
+    run(c);
+    EXPECT_TRUE(scaled == output_bits(c)) << (partial ? "partials" : "results");
+  }
+}
+
 // ---- numbers on paper
 
 // docs/math.md's example: scores 0.5, 1.0, -0.25; values 1, 2, 4; sink 0.3. Component 0 carries the value, 500 the score.

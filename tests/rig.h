@@ -83,6 +83,21 @@ struct Rig {
     if (lengths) source.lengths = dense(take(kTokens * 4), PASA_I32, {kTokens});
   }
 
+  // Keys of 576 in a flat pool, their last 64 components in a tensor of their own or not.
+  void make_mla(bool apart) {
+    pasa_source& s = problem.main;
+    problem.q = dense(problem.q.data, problem.q.dtype, {kTokens, kHeads, kMaxDim});
+    s.kv = dense(s.kv.data, s.kv.dtype, {kSlots, apart ? kValueDim : kMaxDim});
+    if (apart) s.kv_pe = dense(take(kSlots * kPeDim * 2), s.kv.dtype, {kSlots, kPeDim});
+    s.kv_scales = pasa_tensor{};
+  }
+
+  // One list for all rows.
+  void share_list() {
+    problem.queries_per_list = kTokens;
+    problem.main.indptr.shape[0] = 2;
+  }
+
   bool untouched() const {
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       for (std::size_t byte = 0; byte < output_bytes[i]; ++byte) {
@@ -104,10 +119,10 @@ struct Rig {
         source.kv = dense(pool, PASA_F16, {kSlots, dim});
         break;
       case PASA_KV_FP8_E4M3FN:
-        source.kv = dense(pool, PASA_F8_E4M3FN, {kSlots, 512});
+        source.kv = dense(pool, PASA_F8_E4M3FN, {kSlots, dim});
         break;
       case PASA_KV_FP8_E4M3FNUZ:
-        source.kv = dense(pool, PASA_F8_E4M3FNUZ, {kSlots, 512});
+        source.kv = dense(pool, PASA_F8_E4M3FNUZ, {kSlots, dim});
         break;
       case PASA_KV_FP8_DS_MLA:
         source.kv = dense(pool, PASA_U8, {kBlocks, kPage, 584});
@@ -121,7 +136,7 @@ struct Rig {
       case PASA_KV_NONE:
         break;
     }
-    if (find_format(format)->side_scales) source.kv_scales = dense(take(kSlots * 32), PASA_F32, {kSlots, 8});
+    if (find_format(format)->has_side_scales(dim)) source.kv_scales = dense(take(kSlots * 32), PASA_F32, {kSlots, 8});
     auto* indptr = static_cast<std::int32_t*>(take((kTokens + 1) * 4));
     for (int t = 0; t <= kTokens; ++t) indptr[t] = 2 * t;
     source.indices = dense(take(2 * kTokens * 4), PASA_I32, {2 * kTokens});

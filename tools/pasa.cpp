@@ -1,7 +1,7 @@
-// The command line: info | make | run | check | bench | explain, and cache | indices (ops_cli.cpp).
+// The command line: info | make | run | check | bench | explain | selftest (selftest.cpp), and cache | indices (ops_cli.cpp).
 //
 // Everything it does goes through the C API, as a user's program would; the harness supplies problems, devices and
-// comparison. Exit status: 0 done, 1 `check` found a difference, 2 the input or the arguments are wrong (one line on stderr),
+// comparison. Exit status: 0 done, 1 `check` or `selftest` found a difference, 2 the input or the arguments are wrong (one line on stderr),
 // 3 the asked-for device or kernel is not there.
 #include <fmt/ranges.h>
 
@@ -26,12 +26,12 @@
 #include "harness/device.h"
 #include "tools/instruction_bench.h"
 #include "tools/ops_cli.h"
+#include "tools/runs.h"
+#include "tools/selftest.h"
 #include "tools/terminal.h"
 
 namespace pasa {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr int kDiffers = 1, kBadInput = 2, kNotThere = 3;
 
@@ -45,65 +45,6 @@ int exit_code(pasa_status status) {
     default:
       return kBadInput;
   }
-}
-
-// ---- problems and where they run
-
-struct Options {
-  std::vector<std::string> problems;
-  std::string output, device = "auto", tolerance;
-  std::vector<std::string> kernels;
-  int splits = 0, threads = 0;
-  std::uint64_t seed = 0;
-  bool json = false, expected = false, list = false, no_roofline = false;
-  Timing timing;
-};
-
-// The argument of make, run, check, bench, explain: a known name, a description, or a case file.
-bool is_description(const std::string& text) {
-  const std::string kind = text.substr(0, text.find(':'));
-  return kind == "decode" || kind == "prefill" ||
-         std::ranges::find(named_problems(), text, &NamedProblem::name) != named_problems().end();
-}
-
-// Everything about the input is checked before memory for results is taken. Malformed lists are an error here, where the
-// data is at hand; indices that are skipped are none, but worth a word.
-Case load(const std::string& text, const Options& options, std::int64_t* skipped = nullptr) {
-  Case c;
-  const bool described = is_description(text);
-  if (described) {
-    c = make_case(find_problem(text));
-    c.name = text;
-  } else {
-    c = open_case(text);
-  }
-  if (options.splits) c.problem.kv_splits = options.splits;
-  c.problem.threads = options.threads;
-  check_status(pasa_validate(&c.problem, skipped));
-  if (!described) add_outputs(c, {});
-  return c;
-}
-
-// Without a device asked for, a forced kernel says which one.
-std::unique_ptr<Device> open_for(const Options& options, const std::string& kernel) {
-  std::string device = options.device;
-  if (device == "auto" && !kernel.empty()) {
-    const std::string family = kernel.substr(0, kernel.find(':'));
-    if (family == "reference") device = "cpu";
-    if (family == "cpu" || family == "cuda" || family == "hip") device = family;
-  }
-  return open_device(device);
-}
-
-// The problem as the device would see it, without data: enough for a plan and for a kernel's answer.
-pasa_problem without_data(pasa_problem problem, const Device& device) {
-  for (const auto& [name, tensor] : input_tensors(problem)) {
-    tensor->data = nullptr;
-    tensor->device = device.type();
-    tensor->device_index = device.index();
-  }
-  for (const auto& [name, tensor] : output_tensors(problem)) *tensor = {};
-  return problem;
 }
 
 void print_notes(const Case& c) {
@@ -202,29 +143,6 @@ int make(const Options& options, bool seed_given) {
   return 0;
 }
 
-// Runs the case once on fresh outputs; its outputs are on the host afterwards.
-struct Ran {
-  std::string kernel, summary;
-  double seconds = 0;
-  Counts counts;  // on a device that keeps no time
-};
-Ran run_once(Case& c, Device& device, const std::string& kernel) {
-  c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
-  prepare_partials(c, device);
-  Placed placed(c, device);
-  Runner runner(placed.problem(), device);
-  placed.poison_outputs();
-  device.synchronize();
-  const Stopwatch watch;
-  runner.run();
-  device.synchronize();
-  Ran ran{runner.kernel(), runner.summary(), watch.seconds(), {}};
-  for (const auto& [name, counts] : device.take_counts()) ran.counts += counts;
-  placed.fetch_outputs();
-  if (c.problem.acc.rank) reduce_partials(c);
-  return ran;
-}
-
 int run(const Options& options) {
   std::int64_t skipped = 0;
   Case c = load(options.problems[0], options, &skipped);
@@ -250,63 +168,6 @@ int run(const Options& options) {
     if (skipped) print("  {} invalid indices were skipped\n", skipped);
   }
   return 0;
-}
-
-Json to_json(const Comparison& comparison) {
-  Json json = Json::array();
-  for (const Deviation& part : comparison.parts) {
-    json.push_back({{"tensor", part.tensor},
-                    {"ok", part.ok},
-                    {"wrong", part.wrong},
-                    {"count", part.count},
-                    {"worst", {part.token, part.head, part.dim}},
-                    {"got", part.got},
-                    {"want", part.want},
-                    {"limit", part.limit},
-                    {"max_abs", part.max_abs},
-                    {"one_minus_cosine", part.cosine}});
-  }
-  return json;
-}
-
-// The names of the kernels that serve the problem on the device.
-std::vector<std::string> accepting_kernels(const Case& c, const Device& device) {
-  std::vector<std::string> names;
-  pasa_problem problem = without_data(c.problem, device);
-  for (int i = 0; i < pasa_kernel_count(); ++i) {
-    pasa_kernel_info kernel{sizeof kernel};
-    check_status(pasa_get_kernel_info(i, &problem, &kernel));
-    if (kernel.available && kernel.accepts) names.emplace_back(kernel.name);
-  }
-  return names;
-}
-
-// What `--kernel` names for this problem; without it, the one that the library chooses ("").
-std::vector<std::string> wanted_kernels(const Case& c, const Options& options) {
-  if (options.kernels.empty()) return {""};
-  if (options.kernels == std::vector<std::string>{"all"}) return accepting_kernels(c, *open_device(options.device));
-  return options.kernels;
-}
-
-// grid:NAME (or grid:quick, grid:full) stands for all its problems, each at its own tolerance.
-struct Item {
-  std::string problem, tolerance;
-  bool of_grid = false, run_only = false;
-};
-std::vector<Item> expand(const std::vector<std::string>& problems) {
-  constexpr std::string_view kPrefix = "grid:";
-  std::vector<Item> items;
-  for (const std::string& problem : problems) {
-    if (!problem.starts_with(kPrefix)) {
-      items.push_back({problem});
-      continue;
-    }
-    const std::string name = problem.substr(kPrefix.size());
-    for (const TestCase& test : name == "quick" ? quick_cases() : name == "full" ? full_cases() : grid(name)) {
-      items.push_back({to_text(test.spec), std::string(test.tolerance), true, test.run_only});
-    }
-  }
-  return items;
 }
 
 int check(const Options& options) {
@@ -361,47 +222,6 @@ int check(const Options& options) {
     print("\n");
   }
   return different == 0 ? 0 : kDiffers;
-}
-
-Json bench_one(Case& c, const Work& work, const Options& options, const std::string& kernel) {
-  const auto device = open_for(options, kernel);
-  c.problem.kernel = kernel.empty() ? nullptr : kernel.c_str();
-  prepare_partials(c, *device);
-  Placed placed(c, *device);
-  Runner runner(placed.problem(), *device);
-  placed.poison_outputs();
-  // Ceilings before and after: whatever else runs on the machine makes one look lower, never higher.
-  const auto ceilings = [&] {
-    return options.no_roofline ? Roofline{} : device->roofline(runner.kernel(), work, options.threads);
-  };
-  const Roofline before = ceilings();
-  const Samples samples = device->time([&] { runner.run(); }, options.timing);
-  const Roofline after = ceilings();
-  const Roofline roofline{std::max(before.gflops, after.gflops), std::max(before.gbps, after.gbps)};
-  if (c.problem.acc.rank) std::swap(c.problem.out, c.set_aside[0]), std::swap(c.problem.lse, c.set_aside[1]);
-  c.problem.acc = c.problem.m = c.problem.l = {};
-  const double median = samples.median();
-  Json json{{"problem", c.name},
-            {"device", device->name()},
-            {"kernel", runner.kernel()},
-            {"splits", runner.splits()},
-            {"workspace_bytes", runner.workspace_bytes()},
-            {"repetitions", samples.seconds.size()},
-            {"median_s", median},
-            {"best_s", samples.best()},
-            {"spread", samples.spread()},
-            {"keys", work.keys},
-            {"bytes", work.bytes},
-            {"flops", work.flops},
-            {"gbytes_per_s", work.bytes / median * 1e-9},
-            {"gflops_per_s", work.flops / median * 1e-9}};
-  if (roofline.gflops <= 0 || roofline.gbps <= 0) return json;
-  const double arithmetic = work.flops / roofline.gflops * 1e-9, memory = work.gathered_bytes / roofline.gbps * 1e-9;
-  json["roofline"] = {{"gflops_per_s", roofline.gflops},
-                      {"gather_gbytes_per_s", roofline.gbps},
-                      {"bound", memory > arithmetic ? "memory" : "arithmetic"},
-                      {"fraction", std::max(arithmetic, memory) / median}};
-  return json;
 }
 
 // On a device that keeps no time: what is executed.
@@ -463,25 +283,7 @@ int bench(const Options& options) {
     print("{}\n", json.dump(2));
     return 0;
   }
-  Table table({"problem", "kernel", "splits", "median", "spread", "bytes", "GB/s", "GFLOP/s", "of roofline"}, 2);
-  for (const Json& row : json) {
-    std::string fraction = "-";
-    if (row.contains("roofline")) {
-      const std::string bound = row["roofline"]["bound"];
-      fraction =
-          fmt::format("{} {}", percent(row["roofline"]["fraction"].get<double>()), bound == "memory" ? "mem" : "fp");
-    }
-    const auto number = [&](const char* key) { return row[key].get<double>(); };
-    table.add({row["problem"].get<std::string>(), row["kernel"].get<std::string>(),
-               std::to_string(row["splits"].get<int>()), duration(number("median_s")), percent(number("spread")),
-               bytes_text(number("bytes")), fmt::format("{:.1f}", number("gbytes_per_s")),
-               fmt::format("{:.0f}", number("gflops_per_s")), fraction});
-  }
-  table.print_all();
-  print(
-      "\nspread: interquartile range over median. of roofline: the least time that this machine's measured gather "
-      "rate\n"
-      "(mem) or peak of the kernel's arithmetic unit (fp) would allow, over the median.\n");
+  print_times(json);
   return 0;
 }
 
@@ -541,7 +343,7 @@ int main_checked(int argc, char** argv) {
       "  pasa check case.safetensors\n"
       "  pasa bench dsv4-c4a-8k case.safetensors --kernel all\n"
       "  pasa explain case.safetensors\n"
-      "Exit status: 0 done, 1 check found a difference, 2 wrong input or arguments, 3 no such device or kernel.");
+      "Exit status: 0 done, 1 check or selftest found a difference, 2 wrong input or arguments, 3 no such device or kernel.");
   Options options;
   const auto problems = [&](CLI::App* command, const char* what, bool many, bool needed) {
     CLI::Option* option = command->add_option("problem", options.problems, what)->expected(1, many ? 1 << 20 : 1);
@@ -623,6 +425,21 @@ int main_checked(int argc, char** argv) {
   where(explain_command, false);
   json(explain_command);
 
+  CLI::App* selftest_command =
+      app.add_subcommand("selftest", "check every kernel of a device, time it, and write one file to send back");
+  selftest_command->add_option("--device", options.device, "auto, cpu, cuda, hip, gfx950-emu, ...")
+      ->capture_default_str();
+  std::string report = "pasa-selftest.json";
+  selftest_command->add_option("-o,--output", report, "the file: machine, versions, results, times")
+      ->capture_default_str();
+  selftest_command->add_option("--seconds", options.timing.seconds, "time for a measurement")
+      ->check(CLI::Range(0.0, 60.0));
+  selftest_command->add_option("--threads", options.threads, "CPU threads [all]")->check(CLI::Range(1, 4096));
+  selftest_command->footer(
+      "Example\n  pasa selftest --device hip\n"
+      "Runs the quick list of cases with every kernel of the device against the float64 reference, then times the\n"
+      "DeepSeek-V4 workloads in every cache format (not on an emulated device, which keeps no time).");
+
   add_ops_commands(app);
 
   try {
@@ -644,6 +461,10 @@ int main_checked(int argc, char** argv) {
   if (run_command->parsed()) return run(options);
   if (check_command->parsed()) return check(options);
   if (bench_command->parsed()) return bench(options);
+  if (selftest_command->parsed()) {
+    options.output = report;
+    return selftest(options);
+  }
   return explain(options);
 }
 

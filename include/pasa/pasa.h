@@ -80,7 +80,7 @@ typedef enum pasa_kv_format {
   PASA_KV_NONE = 0,
   PASA_KV_BF16 = 1,         /* [slots, D] or [slots, 1, D], D = 512 or 576 */
   PASA_KV_F16 = 2,          /* likewise */
-  PASA_KV_FP8_E4M3FN = 3,   /* [slots, 512] + kv_scales [slots, 8] */
+  PASA_KV_FP8_E4M3FN = 3,   /* [slots, 512] + kv_scales [slots, 8]; without scales [slots, 576], see kv_scale */
   PASA_KV_FP8_E4M3FNUZ = 4, /* likewise, the other e4m3 */
   PASA_KV_FP8_DS_MLA = 5,   /* [blocks, page, 584] bytes: 448 e4m3 + 64 bf16, UE8M0 scales in the page tail */
   PASA_KV_PACKED_BF16 = 6,  /* [blocks, page, 512] */
@@ -105,10 +105,12 @@ typedef struct pasa_tensor {
 typedef struct pasa_source {
   pasa_kv_format format;
   pasa_tensor kv;        /* by format */
-  pasa_tensor kv_scales; /* F32 [slots, D/64]: only and always with the two uniform fp8 formats */
-  pasa_tensor indices;   /* I32 [nnz] (ragged) or [T, W] (rectangular) */
-  pasa_tensor indptr;    /* I32 [T+1]: only and always with ragged indices */
-  pasa_tensor lengths;   /* I32 [T]: optional, only with rectangular indices; clamped to [0, W] */
+  pasa_tensor kv_scales; /* F32 [slots, D/64]: only and always with the two uniform fp8 formats of D = 512 */
+  pasa_tensor kv_pe;   /* optional [slots, 64] of kv's dtype, with D = 576: the last components of a flat pool, whose kv
+                          * is then [slots, 512]; both may be views of one tensor */
+  pasa_tensor indices; /* I32 [nnz] (ragged) or [L, W] (rectangular); L = T / queries_per_list, so T unless it is set */
+  pasa_tensor indptr;  /* I32 [L+1]: only and always with ragged indices */
+  pasa_tensor lengths; /* I32 [L]: optional, only with rectangular indices; clamped to [0, W] */
 } pasa_source;
 
 enum {
@@ -130,11 +132,15 @@ typedef struct pasa_problem {
   pasa_tensor m;          /*   F32 [T, S, H], base-2 maximum, -inf if the split is empty, */
   pasa_tensor l;          /*   F32 [T, S, H], sum of 2^(s2 - m); the sink is in none of them. Contiguous. */
   double softmax_scale;   /* used if has_softmax_scale, else D^-0.5; finite */
+  double kv_scale;        /* 0: 1; else a finite number that every component of every key is multiplied by */
   int32_t has_softmax_scale;
-  int32_t kv_splits;  /* 0: choose; else 1..256 parts that each list is cut into */
-  int32_t block_h;    /* 0: choose; a hint: heads per tile, >= 1; results do not depend on it */
-  uint32_t flags;     /* PASA_NAN_TO_ZERO | ... */
-  int32_t threads;    /* CPU only. 0: all the process may use */
+  int32_t kv_splits; /* 0: choose; else 1..256 parts that each list is cut into */
+  int32_t block_h;   /* 0: choose; a hint: heads per tile, >= 1; results do not depend on it */
+  uint32_t flags;    /* PASA_NAN_TO_ZERO | ... */
+  int32_t threads;   /* CPU only. 0: all the process may use */
+  /* 0 or 1: each row has a list of its own. n: rows n*i to n*i + n-1 are the last tokens of the sequence that list i names
+   * and see it up to themselves: row t reads all but the last n-1 - t%n entries. n divides T; one source only. */
+  int32_t queries_per_list;
   const char* kernel; /* NULL: choose; else a name that pasa_kernel_info gives, or a prefix such as "cpu" */
 } pasa_problem;
 

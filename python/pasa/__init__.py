@@ -66,6 +66,7 @@ def attend(
     kv_indptr: Array | None = None,
     kv_lengths: Array | None = None,
     kv_scales: Array | None = None,
+    kv_pe: Array | None = None,
     attn_sink: Array | None = None,
     extra_kv: Array | None = None,
     extra_kv_format: str | None = None,
@@ -73,7 +74,10 @@ def attend(
     extra_indptr: Array | None = None,
     extra_lengths: Array | None = None,
     extra_kv_scales: Array | None = None,
+    extra_kv_pe: Array | None = None,
     softmax_scale: float | None = None,
+    kv_scale: float | None = None,
+    queries_per_list: int | None = None,
     out: Array | None = None,
     lse: Array | None = None,
     max_logits: Array | None = None,
@@ -93,9 +97,9 @@ def attend(
     is synchronised. Inference only: no gradient flows.
 
     Args:
-        q: bf16 or fp16 [T, H, D], one row per query token; D is 512 (576 with fp8_v32 and 576-wide 16-bit pools). Any
+        q: bf16 or fp16 [T, H, D], one row per query token; D is 512 (576 with fp8_v32 and with 576-wide flat pools). Any
             row strides. NumPy has no bf16: pass ml_dtypes.bfloat16 or uint16 bits; the result has the same form.
-        kv: the cache, by kv_format: bf16, f16 [slots, D]; fp8_e4m3fn, fp8_e4m3fnuz [slots, 512];
+        kv: the cache, by kv_format: bf16, f16, fp8_e4m3fn, fp8_e4m3fnuz [slots, D];
             fp8_ds_mla [blocks, page, 584], fp8_v32 [blocks, page, 656] bytes; packed_bf16 [blocks, page, 512]. A head
             dimension of size 1 before the last one is accepted; pages and rows may be padded.
         kv_indices: int32 [nnz] with kv_indptr (ragged), or [T, W] (rectangular). An index outside [0, slots) is
@@ -103,11 +107,16 @@ def attend(
         kv_format: how kv is stored; fp8 tensors may be typed as fp8 or as bytes.
         kv_indptr: int32 [T+1], row t owns kv_indices[kv_indptr[t]:kv_indptr[t+1]].
         kv_lengths: int32 [T], row t reads the first kv_lengths[t] of its W entries.
-        kv_scales: float32 [slots, 8], with the two uniform fp8 formats only.
+        kv_scales: float32 [slots, 8], with the two uniform fp8 formats of D = 512 only.
+        kv_pe: [slots, 64] of kv's dtype: components 512 to 575 of a flat cache whose kv is then [slots, 512]. Both may be
+            views of one tensor.
         attn_sink: float32 [H], a logit that enters the denominator alone.
-        extra_kv, extra_kv_format, extra_indices, extra_indptr, extra_lengths, extra_kv_scales: a second source; its
-            format defaults to kv_format.
+        extra_kv, extra_kv_format, extra_indices, extra_indptr, extra_lengths, extra_kv_scales, extra_kv_pe: a second
+            source; its format defaults to kv_format.
         softmax_scale: D^-0.5 unless given.
+        kv_scale: a number that every component of every key, and so of every value, is multiplied by; not 0.
+        queries_per_list: n rows in turn share a list, as the last n tokens of the sequence that it names: row t reads all
+            but the last n - 1 - t % n entries of list t // n. The lists are then T / n.
         out, lse, max_logits: where to write q's dtype [T, H, 512], float32 [T, H] and float32 [T, H].
         return_lse: return ln sum exp(score) too; -inf for a row without keys, the sink is not in it.
         workspace: scratch memory on q's device, of Plan.workspace_bytes and aligned to 256 bytes; allocated if absent.
@@ -127,10 +136,13 @@ def attend(
     """
     if softmax_scale is not None:
         softmax_scale = float(softmax_scale)
+    if kv_scale is not None:
+        kv_scale = float(kv_scale)
     arrays = find_arrays(q, "q")
-    tensors = (q, kv, kv_scales, kv_indices, kv_indptr, kv_lengths)
-    tensors += (extra_kv, extra_kv_scales, extra_indices, extra_indptr, extra_lengths, attn_sink, out, lse, max_logits)
-    values = (kv_format, extra_kv_format, softmax_scale, return_lse)
+    tensors = (q, kv, kv_scales, kv_pe, kv_indices, kv_indptr, kv_lengths)
+    tensors += (extra_kv, extra_kv_scales, extra_kv_pe, extra_indices, extra_indptr, extra_lengths)
+    tensors += (attn_sink, out, lse, max_logits)
+    values = (kv_format, extra_kv_format, softmax_scale, kv_scale, queries_per_list, return_lse)
     values += (splits, block_h, nan_to_zero, no_invalid, skip_reduce, kernel, threads)
     if arrays is None:
         from . import _torch

@@ -25,8 +25,8 @@ VALUE_DIM = 512
 # What makes up a call: tensors, and everything else. Both in the order of the tuples that `call` takes.
 GIVEN_OUTPUTS = ("out", "lse", "max_logits")
 CALL_TENSORS = (*INPUTS, *GIVEN_OUTPUTS)
-CALL_VALUES = ("kv_format", "extra_kv_format", "softmax_scale", "return_lse", "splits", "block_h")
-CALL_VALUES += ("nan_to_zero", "no_invalid", "skip_reduce", "kernel", "threads")
+CALL_VALUES = ("kv_format", "extra_kv_format", "softmax_scale", "kv_scale", "queries_per_list", "return_lse")
+CALL_VALUES += ("splits", "block_h", "nan_to_zero", "no_invalid", "skip_reduce", "kernel", "threads")
 _PLACES = tuple(TENSORS[name] >> 3 for name in CALL_TENSORS)
 _UNSUPPORTED = int(Status.UNSUPPORTED)
 

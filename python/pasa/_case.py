@@ -27,6 +27,7 @@ _TYPES = {  # name in the file -> NumPy's
     "I32": np.int32,
 }
 _NAMES = {_native.BF16: "BF16", _native.F16: "F16", _native.F32: "F32", _native.I32: "I32"}  # all others are bytes
+_NUMBERS = {"softmax_scale": float, "kv_scale": float, "queries_per_list": int}  # metadata that is no name
 _EXPECTED = ("expected_out", "expected_lse")
 _NOT_IN_A_CASE = (*OUTPUTS, "return_lse", "workspace")
 _HEADER_ALIGNMENT = 64
@@ -67,13 +68,15 @@ def save_case(
 
     metadata = {"kv_format": kv_format}
     formats = {"kv": kv_format, "extra_kv": inputs.get("extra_kv_format") or kv_format}
+    formats |= {f"{kv}_pe": name for kv, name in formats.items()}
     for name, value in inputs.items():
         if name in INPUTS or value is None:
             continue
-        known = name in ("softmax_scale", "extra_kv_format")
-        metadata[name if known else f"x_{name}"] = repr(float(value)) if name == "softmax_scale" else str(value)
+        known = name in _NUMBERS or name == "extra_kv_format"
+        metadata[name if known else f"x_{name}"] = str(_NUMBERS.get(name, str)(value))
     # The pools and q first: their sizes are multiples of 8, so every tensor is aligned.
-    tensors = {"kv": kv, "extra_kv": inputs.get("extra_kv"), "q": q, "expected_out": expected_out, **lists}
+    pieces = {name: inputs.get(name) for name in ("extra_kv", "kv_pe", "extra_kv_pe")}
+    tensors = {"kv": kv, **pieces, "q": q, "expected_out": expected_out, **lists}
     tensors["expected_lse"] = expected_lse
     _write(path, arrays, {name: value for name, value in tensors.items() if value is not None}, formats, metadata)
 
@@ -120,12 +123,10 @@ def load_case(path: str | os.PathLike) -> tuple[dict[str, Any], dict[str, np.nda
         tensors = {name: _tensor(name, entry, data[8 + length :]) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise fail(Status.VALUE, f"{path} is no case file: {error!r}") from error
-    scale = metadata.pop("softmax_scale", None)
     options = {name: value for name, value in metadata.items() if not name.startswith("x_")}
-    if scale is not None:
-        options["softmax_scale"] = float(scale)
+    options.update({name: number(options[name]) for name, number in _NUMBERS.items() if name in options})
     unknown = [name for name in tensors if name not in INPUTS and name not in _EXPECTED and not name.startswith("x_")]
-    unknown += [name for name in options if name not in ("kv_format", "extra_kv_format", "softmax_scale")]
+    unknown += [name for name in options if name not in ("kv_format", "extra_kv_format", *_NUMBERS)]
     if unknown:
         raise fail(Status.VALUE, f"{path} holds {', '.join(unknown)}, expected names of a case file")
     case = {name: tensor for name, tensor in tensors.items() if name in INPUTS}

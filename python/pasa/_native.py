@@ -90,6 +90,7 @@ class Source(ctypes.Structure):
         ("format", c_int),
         ("kv", Tensor),
         ("kv_scales", Tensor),
+        ("kv_pe", Tensor),
         ("indices", Tensor),
         ("indptr", Tensor),
         ("lengths", Tensor),
@@ -110,11 +111,13 @@ class Problem(ctypes.Structure):
         ("m", Tensor),
         ("l", Tensor),
         ("softmax_scale", c_double),
+        ("kv_scale", c_double),
         ("has_softmax_scale", c_int32),
         ("kv_splits", c_int32),
         ("block_h", c_int32),
         ("flags", c_uint32),
         ("threads", c_int32),
+        ("queries_per_list", c_int32),
         ("kernel", c_void_p),
     ]
 

@@ -16,8 +16,8 @@ _ABSENT = bytes(ctypes.sizeof(_native.Tensor))
 
 
 def _source(base: int, kv: str, prefix: str) -> dict[str, int]:
-    names = (kv, f"{kv}_scales", f"{prefix}_indices", f"{prefix}_indptr", f"{prefix}_lengths")
-    fields = (Source.kv, Source.kv_scales, Source.indices, Source.indptr, Source.lengths)
+    names = (kv, f"{kv}_scales", f"{kv}_pe", f"{prefix}_indices", f"{prefix}_indptr", f"{prefix}_lengths")
+    fields = (Source.kv, Source.kv_scales, Source.kv_pe, Source.indices, Source.indptr, Source.lengths)
     return {name: base + field.offset for name, field in zip(names, fields)}
 
 
@@ -41,6 +41,7 @@ def arguments(
     kv_indptr: Any = None,
     kv_lengths: Any = None,
     kv_scales: Any = None,
+    kv_pe: Any = None,
     attn_sink: Any = None,
     extra_kv: Any = None,
     extra_kv_format: str | None = None,
@@ -48,7 +49,10 @@ def arguments(
     extra_indptr: Any = None,
     extra_lengths: Any = None,
     extra_kv_scales: Any = None,
+    extra_kv_pe: Any = None,
     softmax_scale: float | None = None,
+    kv_scale: float | None = None,
+    queries_per_list: int | None = None,
     splits: int | None = None,
     block_h: int | None = None,
     nan_to_zero: bool = False,
@@ -60,13 +64,17 @@ def arguments(
     """All inputs of the operator: its tensors in the order of INPUTS, and a struct with everything else."""
     if extra_kv is not None and extra_kv_format is None:
         extra_kv_format = kv_format
-    main = (kv, kv_scales, kv_indices, kv_indptr, kv_lengths)
-    extra = (extra_kv, extra_kv_scales, extra_indices, extra_indptr, extra_lengths)
+    if kv_scale == 0:  # in the struct it stands for None
+        raise fail(Status.RANGE, "kv_scale is 0, expected another number")
+    main = (kv, kv_scales, kv_pe, kv_indices, kv_indptr, kv_lengths)
+    extra = (extra_kv, extra_kv_scales, extra_kv_pe, extra_indices, extra_indptr, extra_lengths)
     flags = {_native.NAN_TO_ZERO: nan_to_zero, _native.NO_INVALID: no_invalid, _native.SKIP_REDUCE: skip_reduce}
     problem = Problem(
         struct_size=ctypes.sizeof(Problem),
         softmax_scale=0.0 if softmax_scale is None else softmax_scale,
         has_softmax_scale=softmax_scale is not None,
+        kv_scale=0.0 if kv_scale is None else kv_scale,
+        queries_per_list=_count("queries_per_list", queries_per_list),
         kv_splits=_count("splits", splits),
         block_h=_count("block_h", block_h),
         flags=sum(bit for bit, wanted in flags.items() if wanted),

@@ -22,6 +22,8 @@ _ARGUMENTS = {  # in the order in which `call` takes them
     "kv_format": "str",
     "extra_kv_format": "str?",
     "softmax_scale": "float?",
+    "kv_scale": "float?",
+    "queries_per_list": "int?",
     "return_lse": "bool",
     "splits": "int?",
     "block_h": "int?",

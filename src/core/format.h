@@ -17,9 +17,10 @@ namespace pasa {
 
 constexpr int kValueDim = 512;  // the value is the first 512 components of the key, in every format
 constexpr int kMaxDim = 576;
+constexpr int kPeDim = kMaxDim - kValueDim;  // the RoPE components of a key of 576: only the score sees them
 
 enum class Scaling : std::uint8_t {
-  kNone,
+  kNone,        // every tile's scale is 1
   kSideFloat,   // float per kScaleTile dims in a separate tensor [slots, dims / kScaleTile]
   kTailUe8m0,   // UE8M0 bytes in the page's tail, kScaleBytes per slot
   kInlineFloat  // float per kScaleTile dims inside the record, behind the codes
@@ -27,10 +28,12 @@ enum class Scaling : std::uint8_t {
 
 enum class Word16 : std::uint8_t { kBf16, kF16 };
 
-// The bytes of one slot: its record and, for kSideFloat and kTailUe8m0, its scales.
+// The bytes of one slot: its record; for kSideFloat and kTailUe8m0 its scales; for kTwoPieces the last 64 components, which
+// need not follow the others.
 struct Row {
   const std::uint8_t* record;
   const std::uint8_t* scales;
+  const std::uint8_t* pe;
 };
 
 // The common part: Derived only has constants.
@@ -50,6 +53,10 @@ struct Layout {
   static constexpr int kTokenBytes = kRecordBytes + kTailBytes;  // bytes a page holds per token
   static constexpr int kSideScaleBytes = S == Scaling::kSideFloat ? 4 * kScales : 0;
   static constexpr int kBytesRead = kRecordBytes + kTailBytes + kSideScaleBytes;  // by one query that selects the token
+  // Flat pools of 576 may keep the last 64 components in a tensor of their own.
+  static constexpr bool kTwoPieces = S == Scaling::kNone && kDim == kMaxDim;
+  static constexpr int kPeBytes = kTwoPieces ? kRecordBytes / kMaxDim * kPeDim : 0;
+  static constexpr int kFirstBytes = kRecordBytes - kPeBytes;  // of the record without them
 
   static constexpr std::int64_t record_offset(std::int64_t page_stride, std::int64_t page_tokens, std::int64_t slot) {
     return slot / page_tokens * page_stride + slot % page_tokens * kRecordBytes;
@@ -57,6 +64,12 @@ struct Layout {
   // Inside the page, behind all records: only kTailUe8m0.
   static constexpr std::int64_t tail_offset(std::int64_t page_stride, std::int64_t page_tokens, std::int64_t slot) {
     return slot / page_tokens * page_stride + page_tokens * kRecordBytes + slot % page_tokens * kTailBytes;
+  }
+
+  // The code or the word of component d.
+  [[gnu::always_inline]] static constexpr const std::uint8_t* component(Row row, int d) {
+    const int offset = d < Nope ? d : kRopeOffset + 2 * (d - Nope);
+    return kTwoPieces && d >= kValueDim ? row.pe + (offset - kFirstBytes) : row.record + offset;
   }
 
   // The scale of `tile`, exactly as stored.
@@ -71,10 +84,10 @@ struct Layout {
   // Component d of the key, dequantised in float (code * scale rounds once if the scale is not a power of two).
   static float element(Row row, int d) {
     if (d < Nope) {
-      if constexpr (Nope > 0) return fp8_to_float(F, row.record[d]) * scale(row, d / ScaleTile);
+      if constexpr (Nope > 0) return fp8_to_float(F, *component(row, d)) * scale(row, d / ScaleTile);
     }
     std::uint16_t word;
-    std::memcpy(&word, row.record + kRopeOffset + 2 * (d - Nope), 2);
+    std::memcpy(&word, component(row, d), 2);
     return W == Word16::kBf16 ? bf16_to_float(word) : f16_to_float(word);
   }
 };
@@ -85,6 +98,8 @@ template <int Dim>
 struct F16 : Layout<0, Dim, Scaling::kNone, 0, Fp8::kE4m3fn, Word16::kF16> {};
 template <Fp8 F>
 struct UniformFp8 : Layout<512, 0, Scaling::kSideFloat, 64, F> {};
+template <Fp8 F>
+struct DenseFp8 : Layout<576, 0, Scaling::kNone, 64, F> {};  // one scale for the whole pool: pasa_problem's kv_scale
 struct Fp8DsMla : Layout<448, 64, Scaling::kTailUe8m0, 64> {};
 struct Fp8V32 : Layout<512, 64, Scaling::kInlineFloat, 128> {};
 using PackedBf16 = Bf16<512>;  // the same bytes as a flat pool; only the pages differ
@@ -98,16 +113,18 @@ struct FormatInfo {
   std::string_view name;  // as in case files
   bool paged;             // rank 3 [blocks, page, ...] instead of [slots, D]
   bool bytes;             // the tensor's element is a byte (fp8 code or raw record)
-  bool side_scales;
-  int dim;        // 0: 512 or 576, whatever q has
-  int alignment;  // bytes, of the base address and of page and row strides
+  bool side_scales;       // with D = 512
+  int dim;                // 0: 512 or 576, whatever q has
+  int alignment;          // bytes, of the base address and of page and row strides
+
+  constexpr bool has_side_scales(std::int64_t key_dim) const { return side_scales && key_dim == kValueDim; }
 };
 
 constexpr FormatInfo kFormats[] = {
     {PASA_KV_BF16, "bf16", false, false, false, 0, 2},
     {PASA_KV_F16, "f16", false, false, false, 0, 2},
-    {PASA_KV_FP8_E4M3FN, "fp8_e4m3fn", false, true, true, 512, 1},
-    {PASA_KV_FP8_E4M3FNUZ, "fp8_e4m3fnuz", false, true, true, 512, 1},
+    {PASA_KV_FP8_E4M3FN, "fp8_e4m3fn", false, true, true, 0, 1},
+    {PASA_KV_FP8_E4M3FNUZ, "fp8_e4m3fnuz", false, true, true, 0, 1},
     {PASA_KV_FP8_DS_MLA, "fp8_ds_mla", true, true, false, 512, 8},
     {PASA_KV_PACKED_BF16, "packed_bf16", true, false, false, 512, 2},
     {PASA_KV_FP8_V32, "fp8_v32", true, true, false, 576, 4},
@@ -130,9 +147,11 @@ decltype(auto) with_format(pasa_kv_format format, int dim, Body&& body) {
     case PASA_KV_F16:
       return dim == 512 ? body.template operator()<F16<512>>() : body.template operator()<F16<576>>();
     case PASA_KV_FP8_E4M3FN:
-      return body.template operator()<UniformFp8<Fp8::kE4m3fn>>();
+      return dim == 512 ? body.template operator()<UniformFp8<Fp8::kE4m3fn>>()
+                        : body.template operator()<DenseFp8<Fp8::kE4m3fn>>();
     case PASA_KV_FP8_E4M3FNUZ:
-      return body.template operator()<UniformFp8<Fp8::kE4m3fnuz>>();
+      return dim == 512 ? body.template operator()<UniformFp8<Fp8::kE4m3fnuz>>()
+                        : body.template operator()<DenseFp8<Fp8::kE4m3fnuz>>();
     case PASA_KV_FP8_DS_MLA:
       return body.template operator()<Fp8DsMla>();
     case PASA_KV_PACKED_BF16:

@@ -23,14 +23,19 @@ Args make_args(const Problem& problem, const Plan& plan, void* workspace) {
     const std::int64_t record_bytes =
         with_format(shape.format, problem.dim, [&]<typename Format>() -> std::int64_t { return Format::kRecordBytes; });
     const auto bits = reinterpret_cast<std::uintptr_t>(from.kv) | static_cast<std::uint64_t>(from.page_stride) |
-                      (page_tokens > 1 ? static_cast<std::uint64_t>(record_bytes) : 0) | 16u;
+                      (page_tokens > 1 ? static_cast<std::uint64_t>(record_bytes) : 0) |
+                      reinterpret_cast<std::uintptr_t>(from.pe) | static_cast<std::uint64_t>(from.pe_stride) | 16u;
     args.source[i] = {.kv = from.kv,
                       .page_stride = from.page_stride,
                       .scales = from.scales,
                       .scale_stride = from.scale_stride,
+                      .pe = from.pe,
+                      .pe_stride = from.pe_stride,
                       .indices = from.indices,
                       .indptr = from.indptr,
                       .lengths = from.lengths,
+                      .queries = from.queries_per_list,
+                      .by_queries = make_divider(static_cast<std::uint32_t>(from.queries_per_list)),
                       .index_stride = from.index_stride,
                       .entries = static_cast<std::int32_t>(std::min<std::int64_t>(entries, INT32_MAX)),
                       .slots = static_cast<std::uint32_t>(from.slots),
@@ -40,6 +45,7 @@ Args make_args(const Problem& problem, const Plan& plan, void* workspace) {
                       .alignment = 1 << std::countr_zero(bits)};
   }
   args.scale_log2 = problem.scale_log2;
+  args.value_scale = problem.value_scale;
   args.sink = problem.sink;
   args.splits = plan.splits;
   args.by_splits = make_divider(static_cast<std::uint32_t>(plan.splits));

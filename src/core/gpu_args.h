@@ -41,16 +41,20 @@ struct SourceArgs {
   std::int64_t page_stride;
   const std::uint8_t* scales;  // uniform fp8: float [slots, D/64], scale_stride bytes apart
   std::int64_t scale_stride;
+  const std::uint8_t* pe;  // formats of two pieces: the last 64 components, pe_stride bytes apart
+  std::int64_t pe_stride;
   const std::int32_t* indices;
-  const std::int32_t* indptr;   // ragged: [T+1]; else nullptr
-  const std::int32_t* lengths;  // rectangular: [T] or nullptr
-  std::int64_t index_stride;    // rectangular: entries between two rows
-  std::int32_t entries;         // what clamps a row: nnz (ragged) or width
-  std::uint32_t slots;          // valid indices are [0, slots)
+  const std::int32_t* indptr;   // ragged: [lists + 1]; else nullptr
+  const std::int32_t* lengths;  // rectangular: [lists] or nullptr
+  std::int32_t queries;         // rows that share a list
+  Divider by_queries;
+  std::int64_t index_stride;  // rectangular: entries between two rows
+  std::int32_t entries;       // what clamps a row: nnz (ragged) or width
+  std::uint32_t slots;        // valid indices are [0, slots)
   std::uint32_t page_tokens;
   Divider page;  // by page_tokens
   pasa_kv_format format;
-  std::int32_t alignment;  // bytes, 1..16: what kv, page_stride and the record size are all multiples of
+  std::int32_t alignment;  // bytes, 1..16: what kv, pe, their strides and the record size are all multiples of
 };
 
 // Per row, part and head, unnormalised and without the sink: acc [T, S, H, 512], m and l [T, S, H] as in core/softmax.h.
@@ -65,7 +69,8 @@ struct Args {
   std::int32_t heads, dim;
   std::int32_t source_count;
   SourceArgs source[2];
-  float scale_log2;   // softmax_scale * log2 e, applied to the f32 scores
+  float scale_log2;   // kv_scale * softmax_scale * log2 e, applied to the f32 scores
+  float value_scale;  // kv_scale, applied to acc and out
   const float* sink;  // [H] or nullptr
   std::int32_t splits;
   Divider by_splits;
@@ -90,14 +95,18 @@ constexpr std::int32_t clamp(std::int32_t x, std::int32_t low, std::int32_t high
   return x < low ? low : x > high ? high : x;
 }
 
-// A row's whole list.
+// A row's whole list, as far as the row sees it.
 constexpr Part row_of(const SourceArgs& source, std::int64_t token) {
+  const auto row = static_cast<std::uint32_t>(token);
+  const std::int64_t list = divide(row, source.by_queries);
+  const auto unseen = static_cast<std::int32_t>((list + 1) * source.queries - 1 - token);
   if (source.indptr) {
-    const std::int32_t begin = clamp(source.indptr[token], 0, source.entries);
-    return {source.indices + begin, clamp(source.indptr[token + 1], begin, source.entries) - begin};
+    const std::int32_t begin = clamp(source.indptr[list], 0, source.entries);
+    const std::int32_t count = clamp(source.indptr[list + 1], begin, source.entries) - begin;
+    return {source.indices + begin, clamp(count - unseen, 0, count)};
   }
-  const std::int32_t count = source.lengths ? clamp(source.lengths[token], 0, source.entries) : source.entries;
-  return {source.indices + token * source.index_stride, count};
+  const std::int32_t count = source.lengths ? clamp(source.lengths[list], 0, source.entries) : source.entries;
+  return {source.indices + list * source.index_stride, clamp(count - unseen, 0, count)};
 }
 
 // Entries [i*c, (i+1)*c) of a row's list, c = ceil(count / splits); parts beyond the end are empty.
@@ -123,12 +132,13 @@ template <typename Format>
 constexpr Row locate(const SourceArgs& source, std::uint32_t slot) {
   const std::uint32_t page = divide(slot, source.page), place = slot - page * source.page_tokens;
   const std::uint8_t* base = source.kv + page * source.page_stride;
-  Row row{base + std::uint64_t{place} * Format::kRecordBytes, nullptr};
+  Row row{base + std::uint64_t{place} * Format::kRecordBytes};
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
     row.scales =
         base + std::uint64_t{source.page_tokens} * Format::kRecordBytes + std::uint64_t{place} * Format::kTailBytes;
   }
   if constexpr (Format::kScaling == Scaling::kSideFloat) row.scales = source.scales + slot * source.scale_stride;
+  if constexpr (Format::kTwoPieces) row.pe = source.pe + slot * source.pe_stride;
   return row;
 }
 

@@ -21,11 +21,11 @@ constexpr int kMaxSplits = 256;
 // ---- the arguments by name
 
 struct SourceNames {
-  std::string_view format, kv, scales, indices, indptr, lengths;
+  std::string_view format, kv, scales, pe, indices, indptr, lengths;
 };
-constexpr SourceNames kNames[2] = {
-    {"kv_format", "kv", "kv_scales", "kv_indices", "kv_indptr", "kv_lengths"},
-    {"extra_kv_format", "extra_kv", "extra_kv_scales", "extra_indices", "extra_indptr", "extra_lengths"}};
+constexpr SourceNames kNames[2] = {{"kv_format", "kv", "kv_scales", "kv_pe", "kv_indices", "kv_indptr", "kv_lengths"},
+                                   {"extra_kv_format", "extra_kv", "extra_kv_scales", "extra_kv_pe", "extra_indices",
+                                    "extra_indptr", "extra_lengths"}};
 
 struct Named {
   std::string_view name;
@@ -44,10 +44,13 @@ struct SourceInput {
   int last() const { return c.kv.rank - 1; }
   std::int64_t page_tokens() const { return info->paged ? c.kv.shape[1] : 1; }
   std::int64_t slots() const { return c.kv.shape[0] * page_tokens(); }
+  bool two_pieces(std::int64_t dim) const {
+    return with_format(info->format, static_cast<int>(dim), []<typename Format>() { return Format::kTwoPieces; });
+  }
   std::int64_t record_elements(std::int64_t dim) const {  // the last dimension
     return with_format(info->format, static_cast<int>(dim), [&]<typename Format>() -> std::int64_t {
-      if (!info->bytes) return Format::kDim;
-      return info->side_scales ? Format::kDim : Format::kTokenBytes;
+      if (Format::kTwoPieces && present(c.kv_pe)) return kValueDim;
+      return info->bytes ? Format::kTokenBytes : Format::kDim;
     });
   }
 };
@@ -66,6 +69,7 @@ class Checker {
     for (const SourceInput& s : sources_) {
       add(s.names.kv, s.c.kv);
       add(s.names.scales, s.c.kv_scales);
+      add(s.names.pe, s.c.kv_pe);
       add(s.names.indices, s.c.indices);
       add(s.names.indptr, s.c.indptr);
       add(s.names.lengths, s.c.lengths);
@@ -97,6 +101,8 @@ class Checker {
   std::int64_t tokens() const { return c_.q.shape[0]; }
   std::int64_t heads() const { return c_.q.shape[1]; }
   std::int64_t dim() const { return c_.q.shape[2]; }
+  int queries_per_list() const { return std::max(c_.queries_per_list, 1); }
+  std::int64_t lists() const { return tokens() / queries_per_list(); }
 
   // Without these nothing else can be said.
   void check_presence() {
@@ -136,6 +142,8 @@ class Checker {
     for (const SourceInput& s : sources_) {
       if (s.given()) check_pool_dtype(s);
       require_dtype(s.names.scales, s.c.kv_scales, PASA_F32);
+      require(PASA_ERROR_DTYPE, !present(s.c.kv_pe) || !s.given() || s.c.kv_pe.dtype == s.c.kv.dtype, s.names.pe,
+              " is ", Dtype{s.c.kv_pe.dtype}, ", expected ", Dtype{s.c.kv.dtype}, " as ", s.names.kv);
       require_dtype(s.names.indices, s.c.indices, PASA_I32);
       require_dtype(s.names.indptr, s.c.indptr, PASA_I32);
       require_dtype(s.names.lengths, s.c.lengths, PASA_I32);
@@ -180,6 +188,8 @@ class Checker {
                 s.info->paged ? " [blocks, page, record]" : " [slots, D]", " with ", s.info->name);
       }
       require_rank(s.names.scales, s.c.kv_scales, 2);
+      require(PASA_ERROR_RANK, !present(s.c.kv_pe) || s.c.kv_pe.rank == 2 || s.c.kv_pe.rank == 3, s.names.pe,
+              " has rank ", s.c.kv_pe.rank, ", expected 2 [slots, ", kPeDim, "]");
       require(PASA_ERROR_RANK, s.c.indices.rank <= 2, s.names.indices, " has rank ", s.c.indices.rank,
               ", expected 1 (ragged) or 2 (rectangular)");
       require_rank(s.names.indptr, s.c.indptr, 1);
@@ -210,6 +220,9 @@ class Checker {
               tensors_[i].name, " is ", Dims{t}, ", expected sizes >= 0");
     }
     require(PASA_ERROR_SHAPE, heads() >= 1, "q is ", Dims{c_.q}, ", expected [T, H, D] with H >= 1");
+    require(PASA_ERROR_SHAPE, tokens() % queries_per_list() == 0, "q is ", Dims{c_.q},
+            ", expected a multiple of queries_per_list = ", queries_per_list(), " rows");
+    const std::string_view per_list = queries_per_list() == 1 ? "T" : "T / queries_per_list";
     for (const SourceInput& s : sources_) {
       if (!s.given()) continue;
       const bool fits = s.info->dim ? dim() == s.info->dim : dim() == 512 || dim() == 576;
@@ -222,11 +235,11 @@ class Checker {
     for (const SourceInput& s : sources_) {
       if (s.given()) check_pool_shape(s);
       if (s.c.indices.rank == 2) {
-        require(PASA_ERROR_SHAPE, s.c.indices.shape[0] == tokens(), s.names.indices, " is ", Dims{s.c.indices},
-                ", expected [", tokens(), ", W] (T, W)");
+        require(PASA_ERROR_SHAPE, s.c.indices.shape[0] == lists(), s.names.indices, " is ", Dims{s.c.indices},
+                ", expected [", lists(), ", W] (", per_list, ", W)");
       }
-      require_shape(s.names.indptr, s.c.indptr, {tokens() + 1}, "T+1");
-      require_shape(s.names.lengths, s.c.lengths, {tokens()}, "T");
+      require_shape(s.names.indptr, s.c.indptr, {lists() + 1}, concat(per_list, " + 1"));
+      require_shape(s.names.lengths, s.c.lengths, {lists()}, per_list);
     }
     require_shape("attn_sink", c_.attn_sink, {heads()}, "H");
     require_shape("out", c_.out, {tokens(), heads(), kValueDim}, "T, H, 512");
@@ -247,14 +260,20 @@ class Checker {
                                   : found == 640 ? "; 640-byte aligned records are not served"
                                                  : "";
     require(PASA_ERROR_SHAPE, found == record, s.names.kv, " is ", Dims{kv}, ", expected a last dimension of ", record,
-            " with ", s.info->name, hint);
+            " with ", s.info->name, hint,
+            s.two_pieces(dim()) ? concat(present(s.c.kv_pe) ? " and " : ", or 512 with ", s.names.pe) : "");
     require(PASA_ERROR_SHAPE, kv.rank != s.long_rank() || kv.shape[s.last() - 1] == 1, s.names.kv, " is ", Dims{kv},
             ", expected one KV head: size 1 in dimension ", s.last() - 1);
     require(PASA_ERROR_SHAPE, s.page_tokens() >= 1 && s.page_tokens() <= kMaxPageTokens, s.names.kv, " is ", Dims{kv},
             ", expected pages of 1 to ", kMaxPageTokens, " tokens");
-    if (s.info->side_scales) {
+    if (s.info->has_side_scales(dim())) {
       require_shape(s.names.scales, s.c.kv_scales, {kv.shape[0], dim() / 64}, "slots, D/64");
     }
+    const pasa_tensor& pe = s.c.kv_pe;
+    const bool fits =
+        pe.shape[0] == kv.shape[0] && pe.shape[pe.rank - 1] == kPeDim && (pe.rank == 2 || pe.shape[1] == 1);
+    require(PASA_ERROR_SHAPE, !present(pe) || !s.two_pieces(dim()) || fits, s.names.pe, " is ", Dims{pe},
+            ", expected [", kv.shape[0], ", ", kPeDim, "] (slots, ", kPeDim, ")");
   }
 
   // Dimensions from `first` on must be dense; empty tensors have no strides to speak of.
@@ -279,6 +298,10 @@ class Checker {
       if (present(s.c.kv_scales) && !empty(s.c.kv_scales)) {
         require_contiguous(s.names.scales, s.c.kv_scales, 1);
         require_row_stride(s.names.scales, s.c.kv_scales, s.c.kv_scales.shape[1]);
+      }
+      if (present(s.c.kv_pe) && !empty(s.c.kv_pe)) {
+        require_contiguous(s.names.pe, s.c.kv_pe, s.c.kv_pe.rank - 1);
+        require_row_stride(s.names.pe, s.c.kv_pe, kPeDim);
       }
       require_contiguous(s.names.indices, s.c.indices, s.c.indices.rank - 1);
       require_contiguous(s.names.indptr, s.c.indptr, 0);
@@ -338,7 +361,8 @@ class Checker {
     require(PASA_ERROR_COMBINATION, present(extra.c.indices) || !extra.given(),
             "extra_indices is absent, expected a tensor ", "with extra_kv");
     for (const Named& part : {Named{"extra_indices", &extra.c.indices}, Named{"extra_kv_scales", &extra.c.kv_scales},
-                              Named{"extra_indptr", &extra.c.indptr}, Named{"extra_lengths", &extra.c.lengths}}) {
+                              Named{"extra_kv_pe", &extra.c.kv_pe}, Named{"extra_indptr", &extra.c.indptr},
+                              Named{"extra_lengths", &extra.c.lengths}}) {
       require(PASA_ERROR_COMBINATION, !present(*part.tensor) || extra.given(), part.name,
               " is given, expected none without ", "extra_kv");
     }
@@ -347,10 +371,13 @@ class Checker {
     for (const SourceInput& s : sources_) {
       if (!s.given()) continue;
       const bool ragged = s.c.indices.rank == 1;
-      require(PASA_ERROR_COMBINATION, present(s.c.kv_scales) || !s.info->side_scales, s.names.scales,
-              " is absent, expected a tensor with ", s.info->name);
-      require(PASA_ERROR_COMBINATION, !present(s.c.kv_scales) || s.info->side_scales, s.names.scales,
-              " is given, expected none with ", s.info->name);
+      const bool side_scales = s.info->has_side_scales(dim());
+      require(PASA_ERROR_COMBINATION, present(s.c.kv_scales) || !side_scales, s.names.scales,
+              " is absent, expected a tensor with ", s.info->name, " and D = ", dim());
+      require(PASA_ERROR_COMBINATION, !present(s.c.kv_scales) || side_scales, s.names.scales,
+              " is given, expected none with ", s.info->name, " and D = ", dim());
+      require(PASA_ERROR_COMBINATION, !present(s.c.kv_pe) || s.two_pieces(dim()), s.names.pe,
+              " is given, expected none with ", s.info->name, " and D = ", dim());
       require(PASA_ERROR_COMBINATION, present(s.c.indptr) || !ragged, s.names.indptr,
               " is absent, expected a tensor with ragged ", s.names.indices);
       require(PASA_ERROR_COMBINATION, !present(s.c.indptr) || ragged, s.names.indptr,
@@ -358,6 +385,8 @@ class Checker {
       require(PASA_ERROR_COMBINATION, !present(s.c.lengths) || !ragged, s.names.lengths,
               " is given, expected none with ragged ", s.names.indices);
     }
+    require(PASA_ERROR_COMBINATION, queries_per_list() == 1 || !extra.given(), "queries_per_list is ",
+            c_.queries_per_list, ", expected 1 with ", "extra_kv");
     const int partials = present(c_.acc) + present(c_.m) + present(c_.l);
     require(PASA_ERROR_COMBINATION, partials == 0 || partials == 3, "acc, m and l: ", partials,
             " of them given, expected all or none");
@@ -407,6 +436,9 @@ class Checker {
   void check_ranges() {
     require(PASA_ERROR_RANGE, !c_.has_softmax_scale || std::isfinite(c_.softmax_scale), "softmax_scale is ",
             c_.softmax_scale, ", expected a finite number");
+    require(PASA_ERROR_RANGE, std::isfinite(c_.kv_scale), "kv_scale is ", c_.kv_scale, ", expected a finite number");
+    require(PASA_ERROR_RANGE, c_.queries_per_list >= 0, "queries_per_list is ", c_.queries_per_list,
+            ", expected at least 1, or 0 for 1");
     require(PASA_ERROR_RANGE, c_.kv_splits >= 0 && c_.kv_splits <= kMaxSplits, "kv_splits is ", c_.kv_splits,
             ", expected 1 to ", kMaxSplits, ", or 0 to choose");
     require(PASA_ERROR_RANGE, c_.block_h >= 0, "block_h is ", c_.block_h, ", expected at least 1, or 0 to choose");
@@ -437,13 +469,21 @@ class Checker {
   }
 
   Source normalise_source(const SourceInput& s, SourceShape& shape) const {
-    shape = {s.info->format, s.page_tokens(), s.c.indices.rank == 1};
+    shape = {s.info->format, s.page_tokens(), s.c.indices.rank == 1, present(s.c.kv_pe)};
     Source source;
     source.kv = pointer<const std::uint8_t>(s.c.kv);
     source.page_stride = s.c.kv.stride[0] * element_bytes(s.c.kv.dtype);
     source.slots = empty(s.c.kv) ? 0 : s.slots();
     source.scales = pointer<const std::uint8_t>(s.c.kv_scales);
     source.scale_stride = s.c.kv_scales.stride[0] * 4;
+    if (shape.pe_apart) {
+      source.pe = pointer<const std::uint8_t>(s.c.kv_pe);
+      source.pe_stride = s.c.kv_pe.stride[0] * element_bytes(s.c.kv_pe.dtype);
+    } else if (s.two_pieces(dim()) && source.kv) {
+      source.pe = source.kv + kValueDim * element_bytes(s.c.kv.dtype);
+      source.pe_stride = source.page_stride;
+    }
+    source.queries_per_list = queries_per_list();
     source.indices = pointer<const std::int32_t>(s.c.indices);
     source.indptr = pointer<const std::int32_t>(s.c.indptr);
     source.lengths = pointer<const std::int32_t>(s.c.lengths);
@@ -462,6 +502,7 @@ class Checker {
     p.heads = static_cast<int>(heads());
     p.dim = static_cast<int>(dim());
     p.word = c_.q.dtype == PASA_BF16 ? Word16::kBf16 : Word16::kF16;
+    p.queries_per_list = queries_per_list();
     p.source_count = sources_[1].given() ? 2 : 1;
     for (int i = 0; i < p.source_count; ++i) p.sources[i] = normalise_source(sources_[i], p.source[i]);
     p.device = c_.q.device;
@@ -480,7 +521,9 @@ class Checker {
     std::copy_n(c_.lse.stride, 2, p.lse_stride);
     std::copy_n(c_.max_logits.stride, 2, p.max_logits_stride);
     const double scale = c_.has_softmax_scale ? c_.softmax_scale : 1 / std::sqrt(static_cast<double>(dim()));
-    p.scale_log2 = static_cast<float>(scale * 1.4426950408889634);
+    const double kv_scale = c_.kv_scale == 0 ? 1 : c_.kv_scale;
+    p.scale_log2 = static_cast<float>(kv_scale * scale * 1.4426950408889634);
+    p.value_scale = static_cast<float>(kv_scale);
     p.sink = pointer<const float>(c_.attn_sink);
     p.acc = pointer<float>(c_.acc);
     p.m = pointer<float>(c_.m);
@@ -493,7 +536,7 @@ class Checker {
   const pasa_problem& c_;
   Stage stage_;
   SourceInput sources_[2];
-  Named tensors_[17];
+  Named tensors_[19];
   int tensor_count_ = 0;
 };
 
@@ -503,6 +546,18 @@ Problem check(const pasa_problem& problem, Stage stage) {
   require(PASA_ERROR_COMBINATION, problem.struct_size == sizeof(pasa_problem), "struct_size is ", problem.struct_size,
           ", expected ", sizeof(pasa_problem));
   return Checker(problem, stage).run();
+}
+
+std::string mla_needs(const Problem& p) {
+  if (p.value_scale != 1) return concat("kv_scale is ", p.value_scale, ", this kernel leaves values as they are");
+  for (int i = 0; i < p.source_count; ++i) {
+    if (p.source[i].pe_apart) return concat(kNames[i].pe, " is given, this kernel reads keys in one piece");
+    const FormatInfo& info = *find_format(p.source[i].format);
+    if (info.side_scales && !info.has_side_scales(p.dim)) {
+      return concat(kNames[i].kv, " is ", info.name, " with D = ", p.dim, ", this kernel reads fp8 rows of 512");
+    }
+  }
+  return "";
 }
 
 int bytes_per_key(const Shape& shape, int source) {
@@ -516,21 +571,22 @@ std::int64_t validate(const Problem& p) {
     const SourceNames& names = kNames[i];
     require(PASA_ERROR_DEVICE, p.device == PASA_CPU, names.indices, " is on ", Place{p.device, p.device_index},
             ", expected host memory to validate");
+    const std::int64_t lists = p.tokens / p.queries_per_list;
     if (s.indptr) {
       require(PASA_ERROR_VALUE, s.indptr[0] == 0, names.indptr, "[0] is ", s.indptr[0], ", expected 0");
-      for (std::int64_t t = 0; t < p.tokens; ++t) {
-        require(PASA_ERROR_VALUE, s.indptr[t + 1] >= s.indptr[t], names.indptr, "[", t + 1, "] is ", s.indptr[t + 1],
-                ", expected at least the ", s.indptr[t], " before it");
+      for (std::int64_t list = 0; list < lists; ++list) {
+        require(PASA_ERROR_VALUE, s.indptr[list + 1] >= s.indptr[list], names.indptr, "[", list + 1, "] is ",
+                s.indptr[list + 1], ", expected at least the ", s.indptr[list], " before it");
       }
-      require(PASA_ERROR_VALUE, s.indptr[p.tokens] == s.nnz, names.indptr, "[", p.tokens, "] is ", s.indptr[p.tokens],
+      require(PASA_ERROR_VALUE, s.indptr[lists] == s.nnz, names.indptr, "[", lists, "] is ", s.indptr[lists],
               ", expected ", s.nnz, " (the length of ", names.indices, ")");
     }
-    for (std::int64_t t = 0; t < p.tokens; ++t) {
+    for (std::int64_t list = 0; list < lists; ++list) {
       if (s.lengths) {
-        require(PASA_ERROR_VALUE, s.lengths[t] >= 0 && s.lengths[t] <= s.width, names.lengths, "[", t, "] is ",
-                s.lengths[t], ", expected 0 to ", s.width);
+        require(PASA_ERROR_VALUE, s.lengths[list] >= 0 && s.lengths[list] <= s.width, names.lengths, "[", list, "] is ",
+                s.lengths[list], ", expected 0 to ", s.width);
       }
-      const IndexRow row = row_range(s, t);
+      const IndexRow row = row_range(s, (list + 1) * p.queries_per_list - 1);  // its last query sees all of a list
       skipped += std::count_if(row.data, row.data + row.count,
                                [&](std::int32_t index) { return index < 0 || index >= s.slots; });
     }

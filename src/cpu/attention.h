@@ -95,7 +95,7 @@ void load_key(Row row, float* key) {
                                                                         : byte << 23;
       std::memcpy(&scale, &bits, sizeof scale);
     }
-    const std::uint8_t* codes = row.record + tile * Format::kScaleTile;
+    const std::uint8_t* codes = Format::component(row, tile * Format::kScaleTile);
     float* to = key + tile * Format::kScaleTile;
     if (has_rare<Format::kFlavour>(codes, Format::kScaleTile)) [[unlikely]] {
       for (int d = 0; d < Format::kScaleTile; d += kLanes)
@@ -109,7 +109,7 @@ void load_key(Row row, float* key) {
   }
 #pragma GCC unroll 4
   for (int d = Format::kNope; d < Format::kDim; d += kLanes) {
-    const auto words = load<Half>(row.record + Format::kRopeOffset + 2 * (d - Format::kNope));
+    const auto words = load<Half>(Format::component(row, d));
     store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32<F32>(words) : f16_to_f32<F32>(words));
   }
 }
@@ -117,19 +117,19 @@ void load_key(Row row, float* key) {
 // core/format.h's with_format() as a table: the only switch over formats in this object.
 struct Loader {
   void (*load)(Row, float*);
-  int record_bytes;
+  int record_bytes, pe_bytes;
 };
 template <typename Format>
-constexpr Loader kLoader = {load_key<Format>, Format::kRecordBytes};
+constexpr Loader kLoader = {load_key<Format>, Format::kFirstBytes, Format::kPeBytes};
 
 Loader loader(pasa_kv_format format, int dim) {
   switch (format) {
     case PASA_KV_F16:
       return dim == 512 ? kLoader<F16<512>> : kLoader<F16<576>>;
     case PASA_KV_FP8_E4M3FN:
-      return kLoader<UniformFp8<Fp8::kE4m3fn>>;
+      return dim == 512 ? kLoader<UniformFp8<Fp8::kE4m3fn>> : kLoader<DenseFp8<Fp8::kE4m3fn>>;
     case PASA_KV_FP8_E4M3FNUZ:
-      return kLoader<UniformFp8<Fp8::kE4m3fnuz>>;
+      return dim == 512 ? kLoader<UniformFp8<Fp8::kE4m3fnuz>> : kLoader<DenseFp8<Fp8::kE4m3fnuz>>;
     case PASA_KV_FP8_DS_MLA:
       return kLoader<Fp8DsMla>;
     case PASA_KV_FP8_V32:
@@ -217,6 +217,8 @@ void prefetch_keys(const Problem& p, const Row* rows, Keys keys) {
     for (int at = 0; at < source.record_bytes; at += 64) __builtin_prefetch(rows[i].record + at);
     __builtin_prefetch(rows[i].record + source.record_bytes - 1);  // another line if records are not aligned to lines
     if (rows[i].scales) __builtin_prefetch(rows[i].scales);
+    for (int at = 0; at < source.pe_bytes; at += 64) __builtin_prefetch(rows[i].pe + at);
+    if (source.pe_bytes) __builtin_prefetch(rows[i].pe + source.pe_bytes - 1);
   });
 }
 

@@ -132,6 +132,7 @@ inline float read_float(const std::uint8_t* bytes) {
 // The scale of group g, as float.
 template <typename Format>
 inline float scale_of(Row row, int g) {
+  if constexpr (Format::kScaling == Scaling::kNone) return 1.0f;
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
     const std::uint32_t byte = row.scales[g], bits = byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23;
     float scale;
@@ -150,8 +151,9 @@ inline Group load_normal(Row row, int g, U8 codes) {
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
     return decode_normal(codes, static_cast<std::uint16_t>((row.scales[g] - kCodeBias) << 7));
   } else {
-    const float scale = scale_of<Format>(row, g);
     const Group unscaled = decode_normal(codes, (127 - kCodeBias) << 7);
+    if constexpr (Format::kScaling == Scaling::kNone) return unscaled;
+    const float scale = scale_of<Format>(row, g);
     return {scaled(unscaled.even, scale), scaled(unscaled.odd, scale)};
   }
 }
@@ -177,7 +179,7 @@ template <typename Format>
   constexpr Fp8 kFlavour = Format::kFlavour;
   const bool rare_scale = has_rare_scale<Format>(row);
   for (int g = 0; g < Format::kNope / 64; ++g) {
-    const U8 codes = load<U8>(row.record + 64 * g);
+    const U8 codes = load<U8>(Format::component(row, 64 * g));
     if (!rare_scale && !any(zero_if_rare<kFlavour>(codes) == 0)) continue;
     const float scale = scale_of<Format>(row, g);
     const auto dwords = (U32)codes;
@@ -200,9 +202,9 @@ template <typename Format>
 void load_key(Row row, unsigned split_groups, std::byte* key) {
   if constexpr (Format::kNope > 0) {
     U8 least = ~U8{};
-#pragma GCC unroll 8
+#pragma GCC unroll 9
     for (int g = 0; g < Format::kNope / 64; ++g) {
-      const U8 codes = load<U8>(row.record + 64 * g), here = zero_if_rare<Format::kFlavour>(codes);
+      const U8 codes = load<U8>(Format::component(row, 64 * g)), here = zero_if_rare<Format::kFlavour>(codes);
       least = here < least ? here : least;
       store_group(key, g, load_normal<Format>(row, g, codes));
     }
@@ -211,7 +213,7 @@ void load_key(Row row, unsigned split_groups, std::byte* key) {
   }
 #pragma GCC unroll 9
   for (int g = Format::kNope / 64; g < Format::kDim / 64; ++g) {
-    const std::uint8_t* from = row.record + Format::kRopeOffset + 128 * (g - Format::kNope / 64);
+    const std::uint8_t* from = Format::component(row, 64 * g);
     const Group words{load<U16>(from), load<U16>(from + 64)};
     store_group(key, g, split_groups >> g & 1 ? split(words.even, words.odd) : words);
   }
@@ -221,19 +223,19 @@ using LoadKey = void (*)(Row, unsigned, std::byte*);
 struct Loader {
   LoadKey load;
   int code_groups;  // the first groups are quantised
-  int record_bytes;
+  int record_bytes, pe_bytes;
 };
 template <typename Format>
-constexpr Loader kLoader = {load_key<Format>, Format::kNope / 64, Format::kRecordBytes};
+constexpr Loader kLoader = {load_key<Format>, Format::kNope / 64, Format::kFirstBytes, Format::kPeBytes};
 
 // core/format.h's with_format() as a table: the only switch over formats in this object. fp16 pools go with fp16 queries,
 // which this kernel declines.
 Loader loader(pasa_kv_format format, int dim) {
   switch (format) {
     case PASA_KV_FP8_E4M3FN:
-      return kLoader<UniformFp8<Fp8::kE4m3fn>>;
+      return dim == 512 ? kLoader<UniformFp8<Fp8::kE4m3fn>> : kLoader<DenseFp8<Fp8::kE4m3fn>>;
     case PASA_KV_FP8_E4M3FNUZ:
-      return kLoader<UniformFp8<Fp8::kE4m3fnuz>>;
+      return dim == 512 ? kLoader<UniformFp8<Fp8::kE4m3fnuz>> : kLoader<DenseFp8<Fp8::kE4m3fnuz>>;
     case PASA_KV_FP8_DS_MLA:
       return kLoader<Fp8DsMla>;
     case PASA_KV_FP8_V32:
@@ -325,13 +327,16 @@ class Prefetcher {
     credit_ -= bytes;
     fetch(1);
   }
-  int bytes = 0;  // of a record
+  int bytes = 0, pe_bytes = 0;  // of a record; of its second piece
 
  private:
   void touch(Row row) const {
     for (int at = 0; at < bytes; at += 64) __builtin_prefetch(row.record + at, 0, 2);
     __builtin_prefetch(row.record + bytes - 1, 0, 2);  // another line if records are not aligned to lines
     if (row.scales) __builtin_prefetch(row.scales, 0, 2);
+    if (!row.pe) return;
+    for (int at = 0; at < pe_bytes; at += 64) __builtin_prefetch(row.pe + at, 0, 2);
+    __builtin_prefetch(row.pe + pe_bytes - 1, 0, 2);
   }
   const Row *rows_ = nullptr, *next_ = nullptr;
   int count_ = 0, next_count_ = 0, at_ = 0, credit_ = 0;
@@ -384,6 +389,7 @@ class Attention {
       load_[s] = from.load;
       split_groups_ |= (1u << from.code_groups) - 1;
       if (from.record_bytes > prefetch_.bytes) prefetch_.bytes = from.record_bytes;
+      if (from.pe_bytes > prefetch_.pe_bytes) prefetch_.pe_bytes = from.pe_bytes;
     }
     scale_ = p_.scale_log2 < 0 ? -p_.scale_log2 : p_.scale_log2 > 0 ? p_.scale_log2 : 1.0f;
   }

@@ -25,14 +25,15 @@ void finish_heads(const Problem& p, const Part& part, const float* ref, const fl
                   float* scale) {
   for (int h = 0; h < part.heads; ++h) {
     if (part.acc) {  // the contract of partials: relative to the exact maximum
-      scale[h] = l[h] == 0 ? 0 : ref[h] == top[h] ? 1 : std::exp2(ref[h] - top[h]);
+      const float shift = l[h] == 0 ? 0 : ref[h] == top[h] ? 1 : std::exp2(ref[h] - top[h]);
+      scale[h] = shift * p.value_scale;
       part.m[h] = top[h];
-      part.l[h] = l[h] * scale[h];
+      part.l[h] = l[h] * shift;
       continue;
     }
     const int head = part.head + h;
     const Finish end = finish(ref[h], l[h], p.sink ? p.sink[head] : -kInfinity);
-    scale[h] = end.scale;
+    scale[h] = end.scale * p.value_scale;
     if (p.lse) p.lse[part.row * p.lse_stride[0] + head * p.lse_stride[1]] = end.lse;
     if (p.max_logits) p.max_logits[part.row * p.max_logits_stride[0] + head * p.max_logits_stride[1]] = top[h] * kLn2;
   }

@@ -40,7 +40,8 @@ class KeyList {
     std::uint64_t slots = 0;
     const std::uint8_t* kv = nullptr;
     const std::uint8_t* scales = nullptr;
-    std::int64_t page_stride = 0, record_bytes = 0, scales_page_stride = 0, scale_bytes = 0;
+    const std::uint8_t* pe = nullptr;
+    std::int64_t page_stride = 0, record_bytes = 0, scales_page_stride = 0, scale_bytes = 0, pe_stride = 0;
     std::uint64_t page_tokens = 1, reciprocal = 0;  // reciprocal: 2^64 / page_tokens, rounded up; 0 for flat pools
   };
   static Source open(const Problem& problem, const Part& part, int source);

@@ -18,6 +18,8 @@ KeyList::Source KeyList::open(const Problem& problem, const Part& part, int sour
   to.page_tokens = static_cast<std::uint64_t>(page_tokens);
   // slot * reciprocal >> 64 is slot / page_tokens, exactly, for slots and pages below 2^32.
   to.reciprocal = page_tokens > 1 ? ~std::uint64_t{0} / to.page_tokens + 1 : 0;
+  to.pe = from.pe;
+  to.pe_stride = from.pe_stride;
   with_format(problem.source[source].format, problem.dim, [&]<typename Format>() {
     to.record_bytes = Format::kRecordBytes;
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
@@ -46,7 +48,8 @@ int KeyList::fill(Source& source, Row* rows, int capacity) {
     }
     const auto p = static_cast<std::int64_t>(page), at = static_cast<std::int64_t>(place);
     rows[filled++] = {source.kv + p * source.page_stride + at * source.record_bytes,
-                      source.scales + p * source.scales_page_stride + at * source.scale_bytes};
+                      source.scales + p * source.scales_page_stride + at * source.scale_bytes,
+                      source.pe + p * source.pe_stride};
   }
   return filled;
 }

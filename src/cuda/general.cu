@@ -120,10 +120,12 @@ __device__ void split(const std::uint32_t (&a)[4], std::uint32_t (&high)[4], std
 // ---- gather: bytes -> registers -> a row of the key tile ----
 
 // How the threads of a key find its bytes, whatever the format: loads are then the same few instructions for all of them,
-// without a branch, and so all in flight at once. A record is `codes` chunks of fp8, `gap` bytes of scales, 16-bit chunks.
+// without a branch, and so all in flight at once. A record is `first` chunks, a gap, the other chunks: the gap behind fp8
+// codes holds their scales; that between the pieces of a key grows by a step a slot.
 struct Gather {
   std::int32_t record_bytes;
-  std::int32_t codes, chunks, gap;
+  std::int32_t first, chunks;
+  std::int64_t gap, gap_step;
   // Scales of a slot: `base + page * page_stride + place * place_stride`; a thread takes words `first * (lane / 4) + i * step`.
   const std::uint8_t* scales;
   std::int64_t scale_page_stride;
@@ -177,10 +179,10 @@ __device__ void fetch(const SourceArgs& source, const Gather& gather, std::int32
   const std::uint8_t* record = source.kv + page * source.page_stride + std::uint64_t{place} * gather.record_bytes;
   const std::uint8_t* scales = gather.scales + page * gather.scale_page_stride +
                                std::uint64_t{place} * gather.scale_place_stride + 4 * gather.scale_first * (lane / 4);
-  const std::uint8_t *codes = record + 16 * lane, *words = codes + gather.gap;
+  const std::uint8_t *first = record + 16 * lane, *others = first + (gather.gap + at * gather.gap_step);
   const auto load = [&](int i) {
     const int chunk = lane + i * kKeyThreads;
-    const std::uint8_t* from = (chunk < gather.codes ? codes : words) + 16 * i * kKeyThreads;
+    const std::uint8_t* from = (chunk < gather.first ? first : others) + 16 * i * kKeyThreads;
     load_if(valid && aligned && chunk < gather.chunks, raw.chunk[i], from);
   };
 #pragma unroll
@@ -199,7 +201,7 @@ __device__ void fetch(const SourceArgs& source, const Gather& gather, std::int32
   for (int i = 0; i < kMaxChunks; ++i) {
     const int chunk = lane + i * kKeyThreads;
     if (chunk < gather.chunks) {
-      raw.chunk[i] = load_unaligned((chunk < gather.codes ? codes : words) + 16 * i * kKeyThreads, source.alignment);
+      raw.chunk[i] = load_unaligned((chunk < gather.first ? first : others) + 16 * i * kKeyThreads, source.alignment);
     }
   }
 }
@@ -216,9 +218,15 @@ template <typename Format>
 Gather make_gather(const SourceArgs& source) {
   using C = Chunks<Format>;
   Gather gather{.record_bytes = Format::kRecordBytes,
-                .codes = C::kCodes,
+                .first = C::kCodes,
                 .chunks = C::kAll,
                 .gap = Format::kRopeOffset - Format::kNope};
+  if (Format::kTwoPieces) {
+    gather.first = Format::kFirstBytes / 16;
+    gather.gap =
+        reinterpret_cast<std::intptr_t>(source.pe) - reinterpret_cast<std::intptr_t>(source.kv) - Format::kFirstBytes;
+    gather.gap_step = source.pe_stride - source.page_stride;
+  }
   if (Format::kScaling == Scaling::kTailUe8m0) {  // all eight bytes
     gather.scales = source.kv + std::uint64_t{source.page_tokens} * Format::kRecordBytes;
     gather.scale_page_stride = source.page_stride;
@@ -278,6 +286,7 @@ __device__ float4 decode(std::uint32_t codes) {
 // The scale of a thread's i-th chunk of codes.
 template <typename Format>
 __device__ float scale_of(const Raw& raw, int i, int chunk) {
+  if constexpr (Format::kScaling == Scaling::kNone) return 1.0f;
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
     const int tile = chunk * 16 / Format::kScaleTile;
     return ue8m0_to_float(static_cast<std::uint8_t>(raw.scale[i >= 2] >> (8 * (tile % 4))));
@@ -355,8 +364,14 @@ __device__ void with_device_format(pasa_kv_format format, int dim, Body&& body) 
   if constexpr (kWords != Words::kF16) {
     if (format == PASA_KV_FP8_DS_MLA) return body.template operator()<Fp8DsMla>();
     if (format == PASA_KV_FP8_V32) return body.template operator()<Fp8V32>();
-    if (format == PASA_KV_FP8_E4M3FN) return body.template operator()<UniformFp8<Fp8::kE4m3fn>>();
-    if (format == PASA_KV_FP8_E4M3FNUZ) return body.template operator()<UniformFp8<Fp8::kE4m3fnuz>>();
+    if (format == PASA_KV_FP8_E4M3FN) {
+      if (dim == 512) return body.template operator()<UniformFp8<Fp8::kE4m3fn>>();
+      return body.template operator()<DenseFp8<Fp8::kE4m3fn>>();
+    }
+    if (format == PASA_KV_FP8_E4M3FNUZ) {
+      if (dim == 512) return body.template operator()<UniformFp8<Fp8::kE4m3fnuz>>();
+      return body.template operator()<DenseFp8<Fp8::kE4m3fnuz>>();
+    }
   }
 }
 
@@ -565,7 +580,7 @@ __device__ void write_partials(const Args& args, std::int64_t token, int part, i
       float* to = args.partials.acc + (first + head) * kValueDim + warp * kWarpDims + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kDimTiles; ++n) {
-        const float x = acc[m][n][2 * side], y = acc[m][n][2 * side + 1];
+        const float x = acc[m][n][2 * side] * args.value_scale, y = acc[m][n][2 * side + 1] * args.value_scale;
         if (aligned) {
           *reinterpret_cast<float2*>(to + 8 * n) = {x, y};
         } else {
@@ -586,7 +601,7 @@ __device__ void write_output(Smem<kHeadTile>& smem, const Args& args, std::int64
   const int row = threadIdx.x / kHeadThreads, head = first_head + row;
   if (threadIdx.x % kHeadThreads == 0 && head < args.heads) {
     const Finish end = finish(state.m, state.l, args.sink ? args.sink[head] : -kInfinity);
-    smem.factor[row] = end.scale;
+    smem.factor[row] = end.scale * args.value_scale;
     if (args.lse) args.lse[at(args.lse_stride, token, head)] = end.lse;
     if (args.max_logits) args.max_logits[at(args.max_logits_stride, token, head)] = state.m * kLn2;
   }

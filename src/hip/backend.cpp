@@ -104,6 +104,7 @@ std::string decline(const Problem& p) {
   for (int i = 0; i < p.source_count; ++i) {  // keys are brought to the queries' type without loss only in bf16
     if (p.word == Word16::kF16 && p.source[i].format != PASA_KV_F16) return "it serves f16 queries on f16 pools only";
   }
+  if (std::string needs = mla_needs(p); !needs.empty()) return needs;
   return too_many(p.tokens);
 }
 

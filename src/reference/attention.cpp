@@ -2,9 +2,9 @@
 // serves what no kernel does, and `pasa check` compares every other kernel with it.
 //
 //   keys      the valid entries of the row's lists, dequantised exactly
-//   scores    s = softmax_scale * q . k
+//   scores    s = kv_scale * softmax_scale * q . k
 //   softmax   relative to the largest score
-//   out       sum p v / (sum p + exp(sink))
+//   out       kv_scale * sum p v / (sum p + exp(sink))
 //
 // No workspace: a row's keys are dequantised again for each group of heads, which keeps its state on the stack.
 #include "reference/attention.h"
@@ -28,7 +28,7 @@ void load_key(Row row, bool nan_to_zero, float* key) {
   for (int tile = 0; tile < Format::kScales; ++tile) {
     const float scale = Format::scale(row, tile);
     for (int d = tile * Format::kScaleTile; d < (tile + 1) * Format::kScaleTile; ++d) {
-      key[d] = fp8_to_float(Format::kFlavour, row.record[d]) * scale;
+      key[d] = fp8_to_float(Format::kFlavour, *Format::component(row, d)) * scale;
     }
   }
   for (int d = Format::kNope; d < Format::kDim; ++d) key[d] = Format::element(row, d);
@@ -105,7 +105,7 @@ Result finish(const HeadState& state, const Problem& p, int head) {
   if (sink == std::numeric_limits<double>::infinity()) return {0, lse, max_logit};
   const double top = sink > max_logit ? sink : max_logit;
   const double weight = std::exp(max_logit - top);
-  return {weight / (state.l * weight + std::exp(sink - top)), lse, max_logit};
+  return {p.value_scale * weight / (state.l * weight + std::exp(sink - top)), lse, max_logit};
 }
 
 template <typename Store>
@@ -134,7 +134,9 @@ void run(const Problem& p, const Plan& plan, void*, void*) {
       const std::int64_t at = (t * plan.splits + split) * p.heads + head;
       p.m[at] = static_cast<float>(state.m);
       p.l[at] = static_cast<float>(state.l);
-      for (int d = 0; d < kValueDim; ++d) p.acc[at * kValueDim + d] = static_cast<float>(state.acc[d]);
+      for (int d = 0; d < kValueDim; ++d) {
+        p.acc[at * kValueDim + d] = static_cast<float>(p.value_scale * state.acc[d]);
+      }
     });
     return;
   }

@@ -87,7 +87,14 @@ TEST(Format, WithFormatGivesTheTypeOfTheTable) {
       EXPECT_EQ(F::kRecordBytes % info.alignment, 0) << info.name;
     });
   }
-  with_format(PASA_KV_BF16, 576, [&]<class F>() { EXPECT_EQ(F::kDim, 576); });
+  for (const pasa_kv_format flat : {PASA_KV_BF16, PASA_KV_F16, PASA_KV_FP8_E4M3FN, PASA_KV_FP8_E4M3FNUZ}) {
+    with_format(flat, 576, [&]<class F>() {
+      EXPECT_EQ(F::kDim, 576);
+      EXPECT_TRUE(F::kTwoPieces);
+      EXPECT_EQ(F::kFirstBytes, 8 * F::kPeBytes);
+      EXPECT_EQ(F::kFirstBytes + F::kPeBytes, F::kRecordBytes);
+    });
+  }
   EXPECT_THROW(with_format(PASA_KV_NONE, 512, [&]<class F>() {}), Error);
 }
 
@@ -152,9 +159,23 @@ TEST(Format, Fp8V32ReadsInlineScales) {
 TEST(Format, SixteenBitRowsAreRead) {
   std::vector<std::uint8_t> bytes(1152);
   for (int d = 0; d < 576; ++d) put16(bytes.data() + 2 * d, float_to_bf16(static_cast<float>(d)));
-  EXPECT_EQ(Bf16<576>::element({bytes.data(), nullptr}, 570), bf16_to_float(float_to_bf16(570.0f)));
+  const Row whole{.record = bytes.data(), .pe = bytes.data() + 1024};
+  EXPECT_EQ(Bf16<576>::element(whole, 511), bf16_to_float(float_to_bf16(511.0f)));
+  EXPECT_EQ(Bf16<576>::element(whole, 570), bf16_to_float(float_to_bf16(570.0f)));
   put16(bytes.data() + 1022, 0x3c00);
-  EXPECT_EQ(F16<512>::element({bytes.data(), nullptr}, 511), 1.0f);
+  EXPECT_EQ(F16<512>::element({.record = bytes.data()}, 511), 1.0f);
+}
+
+TEST(Format, TheLast64Of576MayLieApart) {
+  std::vector<std::uint8_t> codes(3 * 520, 0xff), pe(3 * 66, 0xff);
+  Source source{.kv = codes.data(), .page_stride = 520, .slots = 3, .pe = pe.data(), .pe_stride = 66};
+  std::memset(codes.data() + 2 * 520, 0x40, 512);
+  std::memset(pe.data() + 2 * 66, 0x48, 64);
+  for (int d = 0; d < 576; ++d) {
+    EXPECT_EQ(DenseFp8<Fp8::kE4m3fn>::element(locate<DenseFp8<Fp8::kE4m3fn>>(source, 1, 2), d), d < 512 ? 2.0f : 4.0f);
+    EXPECT_EQ(DenseFp8<Fp8::kE4m3fnuz>::element(locate<DenseFp8<Fp8::kE4m3fnuz>>(source, 1, 2), d),
+              d < 512 ? 1.0f : 2.0f);
+  }
 }
 
 }  // namespace

@@ -66,9 +66,38 @@ TEST(Ranges, AgreeWithTheCore) {
     args.indptr = source->indptr;
     args.lengths = source->lengths;
     args.index_stride = source->index_stride;
+    args.queries = 1;
+    args.by_queries = make_divider(1);
     args.entries = static_cast<std::int32_t>(source->indptr ? source->nnz : source->width);
     for (std::int64_t t = 0; t + 1 < static_cast<std::int64_t>(odd.size()); ++t) {
       for (const int splits : {1, 2, 3, 7, 16, 64, 255, 256}) expect_same(*source, args, t, splits);
+    }
+  }
+}
+
+// T rows on T / n lists, the causal cut included.
+TEST(Ranges, SharedListsAgreeWithTheCore) {
+  const std::vector<std::int32_t> indices(4096);
+  const std::vector<std::int32_t> bounds = {0, 5, 5, 6, 100, 90, -5, INT_MAX};
+  for (const int queries : {1, 2, 4, 8, 17}) {
+    Source ragged{.indices = indices.data(), .indptr = bounds.data(), .queries_per_list = queries, .nnz = 4096};
+    Source wide{.indices = indices.data(),
+                .lengths = bounds.data(),
+                .queries_per_list = queries,
+                .width = 300,
+                .index_stride = 333};
+    for (Source* source : {&ragged, &wide}) {
+      SourceArgs args{};
+      args.indices = source->indices;
+      args.indptr = source->indptr;
+      args.lengths = source->lengths;
+      args.index_stride = source->index_stride;
+      args.queries = queries;
+      args.by_queries = make_divider(static_cast<std::uint32_t>(queries));
+      args.entries = static_cast<std::int32_t>(source->indptr ? source->nnz : source->width);
+      for (std::int64_t t = 0; t < 7 * queries; ++t) {
+        for (const int splits : {1, 2, 7, 256}) expect_same(*source, args, t, splits);
+      }
     }
   }
 }
@@ -87,11 +116,19 @@ TEST(Ranges, LongListsDoNotOverflow) {
 template <typename Format>
 void expect_addresses(std::int64_t page_tokens, std::int64_t page_stride) {
   const auto* base = reinterpret_cast<const std::uint8_t*>(std::uintptr_t{1} << 40);
-  const Source source{.kv = base, .page_stride = page_stride, .slots = INT32_MAX, .scales = base, .scale_stride = 36};
+  const Source source{.kv = base,
+                      .page_stride = page_stride,
+                      .slots = INT32_MAX,
+                      .scales = base,
+                      .scale_stride = 36,
+                      .pe = base + 12345,
+                      .pe_stride = 130};
   SourceArgs args{};
   args.kv = args.scales = base;
   args.page_stride = page_stride;
   args.scale_stride = 36;
+  args.pe = source.pe;
+  args.pe_stride = source.pe_stride;
   args.slots = INT32_MAX;
   args.page_tokens = static_cast<std::uint32_t>(page_tokens);
   args.page = make_divider(args.page_tokens);
@@ -101,6 +138,7 @@ void expect_addresses(std::int64_t page_tokens, std::int64_t page_stride) {
     const Row got = locate<Format>(args, static_cast<std::uint32_t>(slot));
     ASSERT_EQ(got.record, want.record) << slot << " page " << page_tokens;
     ASSERT_EQ(got.scales, want.scales) << slot << " page " << page_tokens;
+    ASSERT_EQ(got.pe, want.pe) << slot << " page " << page_tokens;
   }
 }
 
@@ -113,6 +151,7 @@ TEST(Addresses, AgreeWithTheCore) {
   expect_addresses<Fp8DsMla>(64, 1435968);
   expect_addresses<UniformFp8<Fp8::kE4m3fn>>(1, 515);
   expect_addresses<Bf16<576>>(1, 1152);
+  expect_addresses<DenseFp8<Fp8::kE4m3fnuz>>(1, 576);
 }
 
 TEST(Args, AlignmentIsThatOfEveryRecord) {
@@ -133,6 +172,14 @@ TEST(Args, AlignmentIsThatOfEveryRecord) {
   EXPECT_EQ(alignment(4096, 512), 16);
   EXPECT_EQ(alignment(4097, 512), 1);
   EXPECT_EQ(alignment(4096, 514), 2);
+  problem.dim = 576;
+  problem.sources[0].pe = reinterpret_cast<const std::uint8_t*>(std::uintptr_t{8192});
+  problem.sources[0].pe_stride = 64;
+  EXPECT_EQ(alignment(4096, 512), 16);
+  problem.sources[0].pe_stride = 68;
+  EXPECT_EQ(alignment(4096, 512), 4);
+  problem.sources[0].pe += 2;
+  EXPECT_EQ(alignment(4096, 512), 2);
 }
 
 TEST(Validity, IsTheIntervalFromZero) {

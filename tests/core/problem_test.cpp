@@ -2,8 +2,10 @@
 // names, and that no output byte was written. Rows are named after the numbers of the error list: D (the operator), F and P
 // (what the FlashMLA-style and prefill forms add to it).
 //
-// Not here, because the operator cannot see them: F1, F3, F4, F6, F7, F10, F11 and P5, P6, P8, P9 (arguments of adapters), B and C
-// (index builders, cache operations), M (the MLA adapter), section 7 (the command line, tests/cli_test.py).
+// M: dense MLA decode.
+//
+// Not here, because the operator cannot see them: F1, F3, F4, F6, F7, F10, F11 and P5, P6, P8, P9 and parts of M (arguments of
+// adapters), B and C (index builders, cache operations), section 7 (the command line, tests/cli_test.py).
 #include "core/problem.h"
 
 #include <gtest/gtest.h>
@@ -315,6 +317,120 @@ const Fault kFaults[] = {
        r.problem.m.shape[1] = 3;
      }},
 
+    // M: keys of 576 in a flat pool, shared lists.
+    {"M2_pe_dtype", PASA_ERROR_DTYPE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.dtype = PASA_F16;
+     }},
+    {"M2_pe_of_bytes_as_fp8", PASA_ERROR_DTYPE, "kv_pe", kOcp, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.dtype = PASA_U8;
+     }},
+    {"M2_f16_q", PASA_ERROR_DTYPE, "kv", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.q.dtype = r.problem.out.dtype = PASA_F16;
+     }},
+    {"M1_pe_rank", PASA_ERROR_RANK, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.rank = 1;
+     }},
+    {"M3_kv_576_beside_pe", PASA_ERROR_SHAPE, "kv", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv = dense(r.problem.main.kv.data, PASA_BF16, {20, 576});
+     }},
+    {"M3_kv_512_without_pe", PASA_ERROR_SHAPE, "kv", kOcp, kNo,
+     [](Rig& r) {
+       r.make_mla(false);
+       r.problem.main.kv = dense(r.problem.main.kv.data, PASA_U8, {20, 512});
+     }},
+    {"M3_pe_width", PASA_ERROR_SHAPE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.shape[1] = 63;
+     }},
+    {"M3_pe_slots", PASA_ERROR_SHAPE, "kv_pe", kF16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.shape[0] = 19;
+     }},
+    {"M3_pe_heads", PASA_ERROR_SHAPE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe = dense(r.take(20 * 256), PASA_BF16, {20, 2, 64});
+     }},
+    {"M3_pe_element_stride", PASA_ERROR_STRIDE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.stride[1] = 2;
+     }},
+    {"M3_pe_overlap", PASA_ERROR_STRIDE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.stride[0] = 63;
+     }},
+    {"M3_pe_alignment", PASA_ERROR_ALIGNMENT, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       shift(r.problem.main.kv_pe, 1);
+     }},
+    {"M3_pe_device", PASA_ERROR_DEVICE, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.device = PASA_CUDA;
+     }},
+    {"M3_pe_with_512", PASA_ERROR_COMBINATION, "kv_pe", kBf16, kNo,
+     [](Rig& r) { r.problem.main.kv_pe = dense(r.take(20 * 128), PASA_BF16, {20, 64}); }},
+    {"M3_pe_with_v32", PASA_ERROR_COMBINATION, "kv_pe", kV32, kNo,
+     [](Rig& r) { r.problem.main.kv_pe = dense(r.take(20 * 128), PASA_U8, {20, 64}); }},
+    {"M3_extra_pe_alone", PASA_ERROR_COMBINATION, "extra_kv_pe", kBf16, kNo,
+     [](Rig& r) { r.problem.extra.kv_pe = dense(r.take(20 * 128), PASA_BF16, {20, 64}); }},
+    {"M3_scales_with_576", PASA_ERROR_COMBINATION, "kv_scales", kOcp, kNo,
+     [](Rig& r) {
+       r.make_mla(false);
+       r.problem.main.kv_scales = dense(r.take(20 * 36), PASA_F32, {20, 9});
+     }},
+    {"M3_out_in_pe", PASA_ERROR_COMBINATION, "out", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.out.data = r.problem.main.kv_pe.data;
+     },
+     When::kRunOnly},
+    {"M3_pe_null", PASA_ERROR_COMBINATION, "kv_pe", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe.data = nullptr;
+     },
+     When::kRunOnly},
+    {"M4_indptr", PASA_ERROR_SHAPE, "kv_indptr", kBf16, kNo, [](Rig& r) { r.problem.queries_per_list = 3; }},
+    {"M4_table_rows", PASA_ERROR_SHAPE, "kv_indices", kBf16, kNo,
+     [](Rig& r) {
+       r.make_rectangular(r.problem.main, false);
+       r.problem.queries_per_list = 3;
+     }},
+    {"M4_lengths", PASA_ERROR_SHAPE, "kv_lengths", kBf16, kNo,
+     [](Rig& r) {
+       r.make_rectangular(r.problem.main, true);
+       r.problem.main.indices.shape[0] = 1;
+       r.problem.queries_per_list = 3;
+     }},
+    {"M4_rows_that_do_not_divide", PASA_ERROR_SHAPE, "q", kBf16, kNo, [](Rig& r) { r.problem.queries_per_list = 2; }},
+    {"M4_queries_negative", PASA_ERROR_RANGE, "queries_per_list", kBf16, kNo,
+     [](Rig& r) { r.problem.queries_per_list = -1; }},
+    {"M4_queries_with_extra", PASA_ERROR_COMBINATION, "queries_per_list", kBf16, kBf16,
+     [](Rig& r) {
+       r.share_list();
+       r.problem.extra.indptr.shape[0] = 2;
+     }},
+    {"M6_kv_scale_nan", PASA_ERROR_RANGE, "kv_scale", kBf16, kNo,
+     [](Rig& r) { r.problem.kv_scale = std::numeric_limits<double>::quiet_NaN(); }},
+    {"M6_kv_scale_inf", PASA_ERROR_RANGE, "kv_scale", kOcp, kNo,
+     [](Rig& r) { r.problem.kv_scale = std::numeric_limits<double>::infinity(); }},
+
     // D24: forced kernels.
     {"D24_unknown", PASA_ERROR_UNSUPPORTED, "kernel", kDs, kNo, [](Rig& r) { r.problem.kernel = "cpu:nonsense"; }, When::kPlanOnly},
     {"D24_prefix_is_no_name", PASA_ERROR_UNSUPPORTED, "kernel", kDs, kNo, [](Rig& r) { r.problem.kernel = "cp"; }, When::kPlanOnly},
@@ -497,6 +613,38 @@ const Legal kLegal[] = {
        r.problem.out.stride[0] = 0;
        r.problem.main.indptr.shape[0] = 2;
      }},
+    {"mla_bf16", kBf16, kNo, [](Rig& r) { r.make_mla(false); }},
+    {"mla_f16_apart", kF16, kNo, [](Rig& r) { r.make_mla(true); }},
+    {"mla_ocp", kOcp, kNo, [](Rig& r) { r.make_mla(false); }},
+    {"mla_fnuz_apart", kFnuz, kNo, [](Rig& r) { r.make_mla(true); }},
+    {"M3_pe_before_kv_in_one_tensor", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv.stride[0] = r.problem.main.kv_pe.stride[0] = 576;
+       r.problem.main.kv_pe.data = r.problem.main.kv.data;
+       shift(r.problem.main.kv, 128);
+     }},
+    {"M3_pe_with_one_head", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv_pe = dense(r.problem.main.kv_pe.data, PASA_BF16, {20, 1, 64});
+     }},
+    {"M3_no_slots", kBf16, kNo,
+     [](Rig& r) {
+       r.make_mla(true);
+       r.problem.main.kv = dense(nullptr, PASA_BF16, {0, 512});
+       r.problem.main.kv_pe = dense(nullptr, PASA_BF16, {0, 64});
+     }},
+    {"M4_shared_list", kBf16, kNo, [](Rig& r) { r.share_list(); }},
+    {"M4_shared_table", kOcp, kNo,
+     [](Rig& r) {
+       r.make_rectangular(r.problem.main, true);
+       r.problem.main.indices.shape[0] = r.problem.main.lengths.shape[0] = 1;
+       r.problem.queries_per_list = 3;
+     }},
+    {"M4_one_query_a_list", kBf16, kBf16, [](Rig& r) { r.problem.queries_per_list = 1; }},
+    {"M6_kv_scale_with_bf16", kBf16, kNo, [](Rig& r) { r.problem.kv_scale = -0.25; }},
+    {"M6_kv_scale_with_two_sources", kDs, kPacked, [](Rig& r) { r.problem.kv_scale = 3; }},
     {"splits_256", kDs, kNo, [](Rig& r) { r.problem.kv_splits = 256; }},
     {"block_h_24", kDs, kNo, [](Rig& r) { r.problem.block_h = 24; }},
     {"bf16_576", kV32, kBf16, [](Rig&) {}},
@@ -610,6 +758,21 @@ TEST(Validate, CountsSkippedIndices) {
   EXPECT_EQ(skipped, 4);
 }
 
+TEST(Validate, LooksAtSharedListsOnce) {
+  Rig rig(kBf16);
+  rig.share_list();
+  rig.problem.main.indices.shape[0] = 4;
+  const std::int32_t indices[] = {-1, 5, Rig::kSlots, 3}, indptr[] = {0, 4};
+  std::memcpy(rig.problem.main.indices.data, indices, sizeof indices);
+  std::memcpy(rig.problem.main.indptr.data, indptr, sizeof indptr);
+  std::int64_t skipped = -1;
+  EXPECT_EQ(pasa_validate(&rig.problem, &skipped), PASA_OK) << pasa_last_error();
+  EXPECT_EQ(skipped, 2);
+  static_cast<std::int32_t*>(rig.problem.main.indptr.data)[1] = 3;
+  EXPECT_EQ(pasa_validate(&rig.problem, nullptr), PASA_ERROR_VALUE);
+  EXPECT_TRUE(blames(pasa_last_error(), PASA_ERROR_VALUE, "kv_indptr")) << pasa_last_error();
+}
+
 TEST(Lists, RowRangeClampsWhatTheDeviceMayHold) {
   const std::vector<std::int32_t> entries(40);
   const std::int32_t indptr[] = {-5, 3, 1, 100};
@@ -622,6 +785,26 @@ TEST(Lists, RowRangeClampsWhatTheDeviceMayHold) {
   EXPECT_EQ(row_range(rectangular, 0).count, 0);
   EXPECT_EQ(row_range(rectangular, 2).count, 4);
   EXPECT_EQ(row_range(rectangular, 3).count, 6);
+}
+
+// Query p of n sees length - (n - 1 - p) entries, never fewer than none.
+TEST(Lists, RowsThatShareAListAreCutCausally) {
+  const std::vector<std::int32_t> entries(40);
+  const auto counts = [](const Source& source, int rows) {
+    std::vector<std::int64_t> result;
+    for (int t = 0; t < rows; ++t) result.push_back(row_range(source, t).count);
+    return result;
+  };
+  const std::int32_t indptr[] = {0, 5, 5, 7, 40};
+  const Source ragged{.indices = entries.data(), .indptr = indptr, .queries_per_list = 4, .nnz = 40};
+  EXPECT_EQ(counts(ragged, 16), (std::vector<std::int64_t>{2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 1, 2, 30, 31, 32, 33}));
+  EXPECT_EQ(row_range(ragged, 3).data, entries.data());
+  EXPECT_EQ(row_range(ragged, 12).data, entries.data() + 7);
+  const std::int32_t lengths[] = {-1, 3, 9};
+  const Source wide{
+      .indices = entries.data(), .lengths = lengths, .queries_per_list = 2, .width = 6, .index_stride = 10};
+  EXPECT_EQ(counts(wide, 6), (std::vector<std::int64_t>{0, 0, 2, 3, 5, 6}));
+  EXPECT_EQ(row_range(wide, 4).data, entries.data() + 20);
 }
 
 TEST(Lists, SplitsAreTheWorkedExamples) {
