@@ -584,6 +584,7 @@ std::string decline(const Problem& problem) {
   const Device& gpu = device(problem.device_index);
   if (gpu.capability() != 90) return concat(gpu.name, " is not a Hopper GPU");
   if (problem.splits > 1) return "it does not split rows";
+  if (std::string needs = mla_needs(problem); !needs.empty()) return needs;
   const pasa_kv_format format = problem.source[0].format;
   if (kernel_of(problem).launch == nullptr) {
     return concat("kv is ", find_format(format)->name, " with D = ", problem.dim, " and q is ",
