@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "core/error.h"
+#include "hip/device.h"
 
 namespace pasa {
 namespace {
@@ -19,7 +20,12 @@ class HipDevice : public Device {
   std::string name() const override { return name_; }
   std::string description() const override {
     const hip::DeviceInfo info = driver_.device(index_);
-    return concat(info.name, ", ", info.compute_units, " compute units");
+    const std::string_view architecture = hip::architecture(index_);
+    std::string text = concat(info.name, ", ", info.compute_units, " compute units");
+    for (const std::string& part : {std::string(architecture), driver_.version()}) {
+      if (!part.empty()) text += ", " + part;
+    }
+    return text;
   }
 
   std::shared_ptr<void> allocate(std::size_t bytes) override {

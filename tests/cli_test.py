@@ -281,6 +281,19 @@ class Emulator(Base):
         self.assertIn("a tile of 64 tokens", table.stdout)
         self.assertNotRegex(table.stdout, r"\d (us|ms|ns)\b")
 
+    def test_selftest(self):
+        done = pasa("selftest", "--device", self.DEVICE, "-o", self.result)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        report = json.loads(self.result.read_text())
+        self.assertEqual(report["device"], self.DEVICE)
+        self.assertRegex(report["date"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertTrue(any(k["name"] == "hip:gfx950" and k["available"] for k in report["kernels"]))
+        self.assertGreater(report["summary"]["ok"], 10)
+        self.assertEqual(report["summary"]["differ"] + report["summary"]["failed"], 0)
+        self.assertEqual(sum(report["summary"].values()), len(report["cases"]))
+        self.assertEqual(report["times"], [])  # an emulator keeps none
+        self.assertEqual(list(Path(self.dir.name).iterdir()), [self.result])
+
     def test_bad_input(self):
         tensors, metadata = small_case("fp8_ds_mla")
         tensors["kv_indptr"] = ("I32", [3], i32(0, 5, 3))
@@ -299,7 +312,7 @@ class Arguments(Base):
                 self.assertEqual(pasa(*arguments, cwd=self.dir.name).returncode, 2)
 
     def test_help(self):
-        for arguments in (["--help"], ["run", "--help"], ["make", "--help"]):
+        for arguments in (["--help"], ["run", "--help"], ["make", "--help"], ["selftest", "--help"]):
             done = pasa(*arguments)
             self.assertEqual(done.returncode, 0)
             self.assertIn("Usage", done.stdout)
@@ -325,6 +338,13 @@ class Arguments(Base):
         self.make()
         self.assert_refused(pasa("run", self.case, "-o", self.result, "--kernel", "cpu:nonsense"), 3, "cpu:nonsense")
         self.assert_refused(pasa("run", self.case, "-o", self.result, "--device", "cuda:99"), 3, "cuda:99")
+
+    def test_selftest_without_the_device(self):
+        for device in ("hip:99", "cuda:99", "nonsense"):
+            self.assert_refused(pasa("selftest", "--device", device, "-o", self.result), 3, device)
+        nowhere = Path(self.dir.name, "no", "such")
+        self.assert_refused(pasa("selftest", "--device", "cpu", "-o", nowhere), 2, str(nowhere)[1:])
+        self.assert_refused(pasa("selftest", "--nonsense", "-o", self.result), 2, "--nonsense"[2:])
 
     def test_declining_kernel(self):
         self.make("decode:T=1,H=2,fmt=fp8_ds_mla,len=4,q=f16")

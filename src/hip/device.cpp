@@ -46,7 +46,8 @@ std::string unavailable_on(int device, Architectures wanted) {
   if (std::ranges::find(wanted, found) != wanted.end()) return "";
   const std::string name = driver().device(device).name;
   if (!found.empty()) return concat(name, " is ", found, ", this kernel is for ", joined(wanted));
-  return concat(name, " with ", driver().version(), " does not load code for ", joined(wanted));
+  const std::string version = driver().version();
+  return concat(name, version.empty() ? "" : " with ", version, " does not load code for ", joined(wanted));
 }
 
 std::string unavailable(Architectures wanted) {

@@ -30,7 +30,7 @@ class Driver {
   virtual std::string unavailable() = 0;
   virtual int device_count() = 0;
   virtual DeviceInfo device(int index) = 0;
-  virtual std::string version() = 0;  // "HIP 6.4.1"
+  virtual std::string version() = 0;  // "HIP 6.4.1"; empty if there is none to tell
 
   // A kernel of a code object; nullptr if the device does not run such code. Both live for ever.
   virtual Kernel load(int device, std::span<const std::byte> code, const char* name) = 0;

@@ -12,13 +12,12 @@ namespace gfx950emu {
 
 class EmulatedDriver : public pasa::hip::Driver {
  public:
-  EmulatedDriver(std::string architecture, int units)
-      : compute_units(units), architecture_(std::move(architecture)) {}
+  EmulatedDriver(std::string architecture, int units) : compute_units(units), architecture_(std::move(architecture)) {}
 
   std::string unavailable() override { return ""; }
   int device_count() override { return 1; }
   pasa::hip::DeviceInfo device(int) override { return {architecture_ + " emulator", compute_units}; }
-  std::string version() override { return "the emulator"; }
+  std::string version() override { return ""; }
   pasa::hip::Kernel load(int device, std::span<const std::byte> code, const char* name) override;
   void launch(int device, pasa::hip::Kernel kernel, pasa::hip::Dim3 grid, pasa::hip::Dim3 block,
               std::span<const std::byte> arguments, void* stream) override;
