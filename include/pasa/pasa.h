@@ -128,7 +128,7 @@ typedef struct pasa_problem {
   pasa_tensor out;        /* q's dtype [T, H, 512], any row strides */
   pasa_tensor lse;        /* optional F32 [T, H] */
   pasa_tensor max_logits; /* optional F32 [T, H]: largest scaled score, natural units, without the sink; -inf if none */
-  pasa_tensor acc;        /* with PASA_SKIP_REDUCE and splits > 1: F32 [T, S, H, 512], */
+  pasa_tensor acc;        /* with PASA_SKIP_REDUCE and splits > 1: F32 [T, S, H, 512], at a multiple of 16 bytes, */
   pasa_tensor m;          /*   F32 [T, S, H], base-2 maximum, -inf if the split is empty, */
   pasa_tensor l;          /*   F32 [T, S, H], sum of 2^(s2 - m); the sink is in none of them. Contiguous. */
   double softmax_scale;   /* used if has_softmax_scale, else D^-0.5; finite */
@@ -169,7 +169,7 @@ PASA_API pasa_status pasa_run(const pasa_plan* plan, const pasa_problem* problem
  * Terms with l = 0 are skipped whatever their acc holds. CPU tensors only where no GPU backend is built in. */
 typedef struct pasa_reduce_problem {
   size_t struct_size;
-  pasa_tensor acc, m, l; /* F32 [T, S, H, 512], [T, S, H], [T, S, H] */
+  pasa_tensor acc, m, l; /* F32 [T, S, H, 512] at a multiple of 16 bytes, [T, S, H], [T, S, H] */
   pasa_tensor attn_sink; /* optional F32 [H] */
   pasa_tensor out;       /* BF16, F16 or F32 [T, H, 512] */
   pasa_tensor lse;       /* optional F32 [T, H] */

@@ -17,6 +17,7 @@ namespace {
 constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kMaxPageTokens = 1 << 20;
 constexpr int kMaxSplits = 256;
+constexpr std::int64_t kAccAlignment = 16;  // the widest piece in which kernels move partial sums
 
 // ---- the arguments by name
 
@@ -354,6 +355,7 @@ class Checker {
     for (const SourceInput& s : sources_) {
       if (s.given()) require_alignment(s.names.kv, s.c.kv, s.info->alignment);
     }
+    require_alignment("acc", c_.acc, kAccAlignment);
   }
 
   void check_combinations() {
@@ -639,9 +641,10 @@ Reduce check(const pasa_reduce_problem& c) {
             output ? "distinct rows with a contiguous last dimension" : "a contiguous tensor");
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
+    const std::int64_t alignment = &t == &c.acc ? kAccAlignment : element_bytes(t.dtype);
     require(PASA_ERROR_ALIGNMENT,
-            reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::size_t>(element_bytes(t.dtype)) == 0, name,
-            " is at address ", t.data, ", expected a multiple of ", element_bytes(t.dtype));
+            reinterpret_cast<std::uintptr_t>(t.data) % static_cast<std::uintptr_t>(alignment) == 0, name,
+            " is at address ", t.data, ", expected a multiple of ", alignment);
   });
   each([&](std::string_view name, const pasa_tensor& t, std::size_t) {
     require(PASA_ERROR_COMBINATION, t.data != nullptr || empty(t), name, " has no data, expected an address");

@@ -570,7 +570,6 @@ __device__ void write_partials(const Args& args, std::int64_t token, int part, i
     args.partials.m[first + row] = state.m;
     args.partials.l[first + row] = state.l;
   }
-  const bool aligned = reinterpret_cast<std::uintptr_t>(args.partials.acc) % 8 == 0;
 #pragma unroll
   for (int m = 0; m < kHeadTile / 16; ++m) {
 #pragma unroll
@@ -580,13 +579,8 @@ __device__ void write_partials(const Args& args, std::int64_t token, int part, i
       float* to = args.partials.acc + (first + head) * kValueDim + warp * kWarpDims + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kDimTiles; ++n) {
-        const float x = acc[m][n][2 * side] * args.value_scale, y = acc[m][n][2 * side + 1] * args.value_scale;
-        if (aligned) {
-          *reinterpret_cast<float2*>(to + 8 * n) = {x, y};
-        } else {
-          to[8 * n] = x;
-          to[8 * n + 1] = y;
-        }
+        const float x = acc[m][n][2 * side], y = acc[m][n][2 * side + 1];
+        *reinterpret_cast<float2*>(to + 8 * n) = {x * args.value_scale, y * args.value_scale};
       }
     }
   }

@@ -28,11 +28,6 @@ __device__ float over_block(float value, float (&scratch)[kWarps], Combine combi
   return value;
 }
 
-__device__ float4 load4(const float* from, bool aligned) {
-  if (aligned) return *reinterpret_cast<const float4*>(from);
-  return {from[0], from[1], from[2], from[3]};
-}
-
 __device__ void write4(void* out, pasa_dtype dtype, std::int64_t at, const float (&x)[4]) {
   if (dtype == PASA_F32) {
     auto* to = static_cast<float*>(out) + at;
@@ -69,7 +64,6 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ MergeA
   top = over_block(top, scratch, [](float a, float b) { return fmaxf(a, b); });
 
   float sum = 0, acc[4] = {};
-  const bool aligned = reinterpret_cast<std::uintptr_t>(args.partials.acc) % 16 == 0;
   for (int base = 0; base < args.splits; base += kThreads) {
     const int part = base + static_cast<int>(threadIdx.x);
     float l = 0, mine = 0;
@@ -88,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) merge(const __grid_constant__ MergeA
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         const std::int64_t from = first + static_cast<std::int64_t>(base + min(j + i, count - 1)) * args.heads;
-        x[i] = load4(args.partials.acc + from * kValueDim + 4 * threadIdx.x, aligned);
+        x[i] = *reinterpret_cast<const float4*>(args.partials.acc + from * kValueDim + 4 * threadIdx.x);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {

@@ -311,6 +311,11 @@ const Fault kFaults[] = {
        r.want_partials(2);
        r.problem.acc.dtype = PASA_BF16;
      }},
+    {"D22_acc_alignment", PASA_ERROR_ALIGNMENT, "acc", kDs, kNo,
+     [](Rig& r) {
+       r.want_partials(2);
+       shift(r.problem.acc, 8);
+     }},
     {"D22_m_shape", PASA_ERROR_SHAPE, "m", kDs, kNo,
      [](Rig& r) {
        r.want_partials(2);
@@ -850,6 +855,8 @@ TEST(Reduce, RefusesEachFault) {
       {PASA_ERROR_SHAPE, "out", [](pasa_reduce_problem& p) { p.out.shape[0] = 1; }},
       {PASA_ERROR_SHAPE, "attn_sink", [](pasa_reduce_problem& p) { p.attn_sink.shape[0] = 1; }},
       {PASA_ERROR_STRIDE, "m", [](pasa_reduce_problem& p) { p.m.stride[0] = 7; }},
+      {PASA_ERROR_ALIGNMENT, "acc", [](pasa_reduce_problem& p) { shift(p.acc, 8); }},
+      {PASA_ERROR_ALIGNMENT, "m", [](pasa_reduce_problem& p) { shift(p.m, 2); }},
       {PASA_ERROR_COMBINATION, "acc", [](pasa_reduce_problem& p) { p.acc.data = nullptr; }},
   };
   for (const auto& row : rows) {
