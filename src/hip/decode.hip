@@ -297,7 +297,7 @@ inline void attend_source(const Args& args, const SourceArgs& source, Part part,
   G::start(in_flight, token, rows(), direct);
   int index = index_of(1);
   for (int tile = 0; tile < tiles; ++tile) {
-    G::finish(in_flight, rows(), direct);
+    G::finish(in_flight, rows(), direct, token.valid);
     *places.mask_write = token.valid ? 0.0f : kMinusInf;
     if (args.nan_to_zero) scrub<S>(rows().tile);
     const int current = st.buffer * S::kTileBytes;

@@ -92,9 +92,9 @@ struct Gather16 {
     if constexpr (Ahead) load(f, rows, direct);
   }
   template <typename R>
-  static void finish(const InFlight& f, const R& rows, bool direct) {
+  static void finish(const InFlight& f, const R& rows, bool direct, bool) {
     if constexpr (!Ahead) load(f, rows, direct);
-    wait_direct_loads();
+    wait_loads();
   }
 
  private:
@@ -192,9 +192,17 @@ struct GatherFp8 {
   }
 
   template <typename R>
-  static void finish(const InFlight& f, const R& rows, bool) {
+  static void finish(const InFlight& f, const R& rows, bool, bool valid) {
     const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = row_of_lane(lane),
               quarter = lane & 3;
+    if (!any(valid)) {  // the end of a list: nothing to convert
+      wait_loads();     // their registers are free again
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) = u32x4{};
+      if constexpr (Format::kDim > 512) store_rope(rows, token, quarter, {});
+      return;
+    }
     constexpr int kScalesALane = Format::kScaling == Scaling::kInlineFloat ? 1 : 2;
 #pragma unroll
     for (int i = 0; i < kScalesALane; ++i) {
@@ -227,12 +235,16 @@ struct GatherFp8 {
       const auto upper = static_cast<int>(pairs), lower = static_cast<int>(pairs << 16);
       if (any((upper < lower ? upper : lower) >> 24 == -0x80)) mend_nan(f, rows);
     }
-    if constexpr (Format::kRope > 0) {
+    if constexpr (Format::kRope > 0) store_rope(rows, token, quarter, f.rope);
+  }
+
+ private:
+  template <typename R>
+  static void store_rope(const R& rows, int token, int quarter, const u32x4 (&rope)[2]) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        *reinterpret_cast<Lds<u32x4>*>(rows.tile + token * R::kRowBytes + 2 * Format::kNope + 64 * half +
-                                       16 * quarter) = f.rope[half];
-      }
+    for (int half = 0; half < 2; ++half) {
+      *reinterpret_cast<Lds<u32x4>*>(rows.tile + token * R::kRowBytes + 2 * Format::kNope + 64 * half + 16 * quarter) =
+          rope[half];
     }
   }
 

@@ -105,8 +105,8 @@ inline void sync_lds() {
   __builtin_amdgcn_s_barrier();
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
-// Direct loads of this wave have arrived in LDS (vmcnt 0; the other counters are left alone).
-inline void wait_direct_loads() { __builtin_amdgcn_s_waitcnt(0x0f70); }
+// Loads of this wave have arrived, direct ones in LDS (vmcnt 0; the other counters are left alone).
+inline void wait_loads() { __builtin_amdgcn_s_waitcnt(0x0f70); }
 
 // ---- LDS
 template <typename T>
