@@ -64,9 +64,11 @@ def make_pool(rng, kv_format: str, slots: int, page: int = 4, dim: int = 512) ->
         kv = to_bf16(values) if kv_format == "bf16" else values.astype(np.float16)
         return Pool(kv_format, kv, (from_bf16(kv) if kv_format == "bf16" else kv).astype(np.float64))
     if kv_format in ("fp8_e4m3fn", "fp8_e4m3fnuz"):
-        codes = _codes(rng, (slots, 512))
-        scales = (rng.uniform(0.5, 1.5, (slots, 8)) / 448).astype(np.float32)
+        codes = _codes(rng, (slots, dim))
         table = E4M3FN if kv_format == "fp8_e4m3fn" else E4M3FNUZ
+        if dim == 576:
+            return Pool(kv_format, codes, table[codes])
+        scales = (rng.uniform(0.5, 1.5, (slots, 8)) / 448).astype(np.float32)
         return Pool(kv_format, codes, table[codes] * np.repeat(scales.astype(np.float64), 64, axis=1), scales)
     blocks = -(-slots // page)
     slots = blocks * page
@@ -103,6 +105,7 @@ class Case:
         tokens, heads, dim = q.shape
         scale = self.arguments.get("softmax_scale")
         scale = dim**-0.5 if scale is None else scale
+        kv_scale = self.arguments.get("kv_scale") or 1
         sink = self.arguments.get("attn_sink")
         sink = np.full(heads, -np.inf) if sink is None else sink.astype(np.float64)
         out, lse = np.zeros((tokens, heads, 512)), np.full((tokens, heads), -np.inf)
@@ -111,7 +114,7 @@ class Case:
             picked = []
             for pool, rows in zip(self.pools, self.rows):
                 valid = rows[t][(rows[t] >= 0) & (rows[t] < pool.slots)]
-                picked.append(pool.keys[valid])
+                picked.append(kv_scale * pool.keys[valid])
             keys = np.concatenate(picked)
             if len(keys) == 0:
                 continue
@@ -138,6 +141,42 @@ def make_lists(rng, tokens: int, slots: int, width: int, form: str) -> tuple[dic
     rows = [row[:n] for row, n in zip(entries, lengths)]
     indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
     return {"indices": np.concatenate([*rows, np.zeros(0, np.int32)]).astype(np.int32), "indptr": indptr}, rows
+
+
+def take_apart(kv: np.ndarray, pe: str) -> dict[str, np.ndarray]:
+    """A [slots, 576] pool with its last 64 components elsewhere: in a tensor of their own, or before the others."""
+    if pe == "apart":
+        return {"kv": np.ascontiguousarray(kv[:, :512]), "kv_pe": np.ascontiguousarray(kv[:, 512:])}
+    assert pe == "before"
+    both = np.full((len(kv), 64 + 3 + 512), 0xFF, np.uint8).astype(kv.dtype)
+    both[:, :64], both[:, 67:] = kv[:, 512:], kv[:, :512]
+    return {"kv": both[:, 67:], "kv_pe": both[:, :64]}
+
+
+def make_mla_case(
+    rng,
+    kv_format: str,
+    *,
+    lists: int = 3,
+    queries: int = 1,
+    pe: str = "whole",
+    kv_scale: float | None = None,
+    **options,
+) -> Case:
+    """Dense MLA decode: rows of 576, `queries` rows a list, each cut to what the row sees."""
+    if kv_scale is None and kv_format.startswith("fp8"):
+        kv_scale = 0.004  # codes reach 448
+    case = make_case(rng, kv_format, tokens=lists, dim=576, fp16=kv_format == "f16", **options)
+    q = np.repeat(case.arguments["q"], queries, axis=0)
+    case.arguments["q"] = (q.reshape(-1, 576)[rng.permutation(q.size // 576)]).reshape(q.shape)
+    case.rows = [[row[: max(len(row) - (queries - 1 - p), 0)] for row in case.rows[0] for p in range(queries)]]
+    if queries > 1:
+        case.arguments["queries_per_list"] = queries
+    if kv_scale is not None:
+        case.arguments["kv_scale"] = kv_scale
+    if pe != "whole":
+        case.arguments |= take_apart(case.arguments["kv"], pe)
+    return case
 
 
 def make_case(

@@ -91,6 +91,54 @@ def test_random_problems(seed, kv_format, tokens, heads, width, slots, page, for
     rig.assert_matches(case, *attend_poisoned(case, splits=splits))
 
 
+@pytest.mark.parametrize("pe", ["whole", "apart", "before"])
+@pytest.mark.parametrize("form", ["full", "lengths", "ragged"])
+@pytest.mark.parametrize("kv_format", rig.FLAT)
+def test_mla(rng, kv_format, form, pe):
+    case = rig.make_mla_case(rng, kv_format, queries=4, pe=pe, form=form)
+    rig.assert_matches(case, *attend_poisoned(case))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    kv_format=st.sampled_from(rig.FLAT),
+    lists=st.integers(0, 3),
+    queries=st.sampled_from([1, 2, 3, 8, 17]),
+    heads=st.integers(1, 20),
+    width=st.sampled_from([0, 1, 2, 7, 16, 65]),
+    slots=st.integers(0, 80),
+    form=st.sampled_from(["full", "lengths", "ragged"]),
+    pe=st.sampled_from(["whole", "apart", "before"]),
+    kv_scale=st.sampled_from([None, 0.003, -0.002]),
+    sink=st.booleans(),
+    splits=st.sampled_from([None, 1, 2, 7, 256]),
+)
+def test_random_mla_problems(seed, kv_format, lists, queries, heads, width, slots, form, pe, kv_scale, sink, splits):
+    case = rig.make_mla_case(
+        np.random.default_rng(seed), kv_format, lists=lists, queries=queries, pe=pe, kv_scale=kv_scale, heads=heads,
+        width=width, slots=slots, form=form, sink=sink,
+    )  # fmt: skip
+    rig.assert_matches(case, *attend_poisoned(case, splits=splits))
+
+
+def test_kv_scale_reaches_partials(rng):
+    case = rig.make_mla_case(rng, "fp8_e4m3fn", queries=2, kv_scale=0.002, form="full", pe="apart")
+    acc, m, l = pasa.attend(**case.arguments, splits=3, skip_reduce=True)
+    out, lse = pasa.reduce(acc, m, l, attn_sink=case.arguments["attn_sink"], return_lse=True)
+    np.testing.assert_allclose(out, case.reference()[0], rig.ATOL, rig.RTOL)
+    np.testing.assert_allclose(lse, case.reference()[1], atol=1e-3, rtol=1e-3)
+
+
+def test_a_plan_of_mla(rng):
+    case = rig.make_mla_case(rng, "bf16", queries=2, pe="apart", kv_scale=0.5)
+    plan = pasa.plan(**case.arguments)
+    np.testing.assert_array_equal(plan.run(), pasa.attend(**case.arguments))
+    np.testing.assert_array_equal(plan.run(kv_pe=case.arguments["kv_pe"].copy()), pasa.attend(**case.arguments))
+    assert "serves it" in pasa.explain(**case.arguments)
+    assert pasa.validate(**case.arguments) >= 0
+
+
 def test_a_pool_of_no_pages(rng):
     case = rig.make_case(rng, "fp8_ds_mla", slots=4)
     case.arguments["kv"] = case.arguments["kv"][:0]

@@ -38,6 +38,25 @@ def test_round_trip(rng, tmp_path, kv_format, form):
     assert begin + ends[-1][1] == os.path.getsize(path)
 
 
+@pytest.mark.parametrize("pe", ["whole", "apart", "before"])
+@pytest.mark.parametrize("kv_format", rig.FLAT)
+def test_mla_round_trip(rng, tmp_path, kv_format, pe):
+    case = rig.make_mla_case(rng, kv_format, queries=2, pe=pe, kv_scale=0.003, form="ragged")
+    out, lse = pasa.attend(**case.arguments, return_lse=True)
+    path = tmp_path / "case.safetensors"
+    pasa.save_case(path, **case.arguments, expected_lse=lse)
+    loaded, _ = pasa.load_case(path)
+    assert loaded.keys() == case.arguments.keys()
+    for name, value in case.arguments.items():
+        np.testing.assert_array_equal(loaded[name], value)
+    np.testing.assert_array_equal(pasa.attend(**loaded), out)
+    metadata = header_of(path)[0]["__metadata__"]
+    assert metadata == {"kv_format": kv_format, "kv_scale": "0.003", "queries_per_list": "2"}
+    if command := os.environ.get("PASA_COMMAND"):
+        done = subprocess.run([command, "check", path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_running_problem(rng, tmp_path):
     """Padded pools, head dimensions, long index buffers and signed bytes become what the file format asks for."""
     case = rig.make_case(rng, "fp8_ds_mla", form="ragged")

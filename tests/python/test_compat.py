@@ -1,6 +1,7 @@
 """The calls of FlashMLA and aiter: names, argument order, result shapes and conventions, on every size they refuse."""
 
 import inspect
+import itertools
 import subprocess
 import sys
 
@@ -243,35 +244,48 @@ def test_aiter_refuses(rng):
             call()
 
 
-def mla_problem(rng, q_len, heads, device):
+def mla_problem(rng, q_len, heads, device, kv_format="bf16"):
     """Dense MLA decode of four sequences (one empty, one shorter than q_len), and its float64 result."""
     slots, lengths, width = 50, np.array([7, 0, 12, 1], np.int32), 15
-    kv = rig.to_bf16(rng.normal(size=(slots, 576)) * 0.5)
-    q = rig.to_bf16(rng.normal(size=(4, q_len, heads, 576)))
+    pool = rig.make_pool(rng, kv_format, slots, dim=576)
+    q = rng.normal(size=(4, q_len, heads, 576))
+    q = q.astype(np.float16) if kv_format == "f16" else rig.to_bf16(q)
     table = rng.integers(0, slots, (4, width)).astype(np.int32)
-    keys, queries = rig.from_bf16(kv).astype(np.float64), rig.from_bf16(q).astype(np.float64)
-    out, lse = np.zeros((4, q_len, heads, 512)), np.full((4, q_len, heads), -np.inf)
-    for b in range(4):
+    kv_scale = 0.004 if kv_format.startswith("fp8") else 1.0
+    arguments = {"kv": pool.kv, "q": q, "table": table, "lengths": lengths, "kv_format": kv_format}
+    t = {**to_torch(arguments, device, typed_fp8=True), "kv_scale": kv_scale}
+    return t, *mla_reference(t, pool.keys)
+
+
+def mla_reference(t, keys):
+    keys, queries = t["kv_scale"] * keys.astype(np.float64), numbers(t["q"]).astype(np.float64)
+    table, lengths = t["table"].cpu().numpy(), t["lengths"].tolist()
+    batch, q_len, heads = queries.shape[:3]
+    out, lse = np.zeros((batch, q_len, heads, 512)), np.full((batch, q_len, heads), -np.inf)
+    for b in range(batch):
         for p in range(q_len):
             seen = keys[table[b, : max(lengths[b] - q_len + p + 1, 0)]]
             if len(seen):
                 weights = np.exp(0.04 * queries[b, p] @ seen.T)
                 out[b, p] = weights @ seen[:, :512] / weights.sum(axis=1, keepdims=True)
                 lse[b, p] = np.log(weights.sum(axis=1))
-    tensors = to_torch({"kv": kv, "q": q, "table": table, "lengths": lengths, "kv_format": "bf16"}, device)
-    return tensors, out, lse
+    return out, lse
+
+
+def list_view(table, lengths):
+    lists = torch.cat([row[:n] for row, n in zip(table, lengths.tolist())])
+    return lists, torch.cat((lengths.new_zeros(1), lengths.cumsum(0))).int()
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("two_d", [True, False])
-@pytest.mark.parametrize("q_len, heads", [(1, 16), (1, 3), (2, 128), (5, 12)])
+@pytest.mark.parametrize("q_len, heads", [(1, 16), (1, 3), (2, 128), (5, 12), (17, 16)])
 def test_mla(rng, q_len, heads, two_d, device):
     t, want, want_lse = mla_problem(rng, q_len, heads, device)
     q_nope, q_pe = t["q"][..., :512], t["q"][..., 512:]
     table, info = t["table"], t["lengths"]
     if not two_d:
-        table = torch.cat([row[:n] for row, n in zip(table, info.tolist())])
-        info = torch.cat((info.new_zeros(1), info.cumsum(0))).int()
+        table, info = list_view(table, info)
     if q_len == 1:  # the plain form has no q_len dimension
         q_nope, q_pe, want, want_lse = q_nope[:, 0], q_pe[:, 0], want[:, 0], want_lse[:, 0]
     o = torch.full(q_nope.shape, float("nan"), dtype=torch.bfloat16, device=device)
@@ -286,6 +300,40 @@ def test_mla(rng, q_len, heads, two_d, device):
     np.testing.assert_allclose(numbers(o), want * 0.5, rig.ATOL, rig.RTOL)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("two_d", [True, False])
+@pytest.mark.parametrize(
+    "kv_format, pieces",
+    [*itertools.product(rig.FLAT, ["whole", "k_pe", "inside", "behind"]), ("fp8_e4m3fn", "bytes")],
+)
+def test_mla_pools(rng, kv_format, pieces, two_d, device):
+    """Every flat format, the RoPE part in the rows or apart, both views of the lists, three queries a sequence."""
+    t, want, want_lse = mla_problem(rng, 3, 12, device, kv_format)
+    kv, options = t["kv"], {}
+    if pieces == "k_pe":
+        kv, options = kv[:, :512].contiguous(), {"k_pe": kv[:, 512:]}
+    elif pieces == "inside":  # the value starts at column 0 whatever the offset: these 64 components count twice
+        pool = kv.view(torch.uint8 if kv.element_size() == 1 else torch.int16)
+        pool[:, 512:] = pool[:, 128:192]
+        expected = mla_reference(t, numbers(kv))
+        pool[:, 512:] = 0
+        kv, options, (want, want_lse) = pool.view(kv.dtype), {"kv_pe_offset": 128}, expected
+    elif pieces == "behind":
+        options = {"kv_pe_offset": 512}
+    elif pieces == "bytes":
+        kv = kv.view(torch.uint8)
+    table, info = (t["table"], t["lengths"]) if two_d else list_view(t["table"], t["lengths"])
+    wide = torch.full((4, 5, 12, 512), float("nan"), dtype=t["q"].dtype, device=device)
+    o = wide[:, :3]  # its rows are no single stride apart
+    got, lse = aiter.mla_gluon(
+        t["q"][..., :512], t["q"][..., 512:], kv, o, table, info, 0.04, use_2d_view=two_d, kv_scale=t["kv_scale"],
+        return_lse=True, **options,
+    )  # fmt: skip
+    assert got is o and wide[:, 3:].isnan().all() and lse.shape == (4, 3, 12)
+    np.testing.assert_allclose(numbers(o), want, rig.ATOL, rig.RTOL)
+    np.testing.assert_allclose(numbers(lse), want_lse, atol=1e-3)
+
+
 def test_mla_without_pe(rng):
     case = rig.make_case(rng, "bf16")
     a = to_torch(case.arguments)
@@ -296,21 +344,37 @@ def test_mla_without_pe(rng):
     rig.assert_matches(case, numbers(o))
 
 
-def test_mla_says_what_it_cannot(rng):
+def test_mla_refuses(rng):
     t, _, _ = mla_problem(rng, 1, 4, "cpu")
     q_nope, q_pe, o = t["q"][:, 0, :, :512], t["q"][:, 0, :, 512:], torch.empty(4, 4, 512).bfloat16()
     first = (q_nope, q_pe, t["kv"], o, t["table"], t["lengths"], 0.04)
-    fp8 = t["kv"].to(torch.float8_e4m3fn)
+    narrow, pe = t["kv"][:, :512], t["kv"][:, 512:]
+    bad = torch.full_like(t["lengths"], 1)
     for match, arguments, options in (
-        ("unsupported: k_pe", first, {"k_pe": t["kv"][:, 512:]}),
-        ("unsupported: kv_pe_offset", first, {"kv_pe_offset": 0}),
-        ("unsupported: kv_c", (*first[:2], fp8, *first[3:]), {}),
+        ("rank: q_nope has rank 2", (q_nope[0], *first[1:]), {}),
+        ("shape: q_nope", (q_pe, *first[1:]), {}),
         ("shape: q_pe", (first[0], None, *first[2:]), {}),
+        ("dtype: q_pe", (first[0], q_pe.half(), *first[2:]), {}),
+        ("rank: kv_c", (*first[:2], t["kv"][:, None], *first[3:]), {}),
+        ("shape: kv_c", (*first[:2], narrow, *first[3:]), {}),
+        ("shape: kv_c", first, {"k_pe": pe}),
+        ("dtype: kv_c", (*first[:2], t["kv"].half(), *first[3:]), {}),
+        ("dtype: k_pe", (*first[:2], narrow, *first[3:]), {"k_pe": pe.half()}),
+        ("shape: k_pe", (*first[:2], narrow, *first[3:]), {"k_pe": pe[:, :32]}),
+        ("range: kv_pe_offset is 513", first, {"kv_pe_offset": 513}),
+        ("range: kv_pe_offset is -1", first, {"kv_pe_offset": -1}),
+        ("range: kv_scale", first, {"kv_scale": float("nan")}),
+        ("range: sm_scale", (*first[:6], float("inf")), {}),
         ("shape: o is", (*first[:3], o[:2], *first[4:]), {}),
+        ("dtype: o is f32", (*first[:3], o.float(), *first[4:]), {}),
+        ("rank: page_table has rank 2", first, {"use_2d_view": False}),
+        ("rank: page_table has rank 1", (*first[:4], t["table"][0], *first[5:]), {}),
         ("dtype: page_table", (*first[:4], t["table"].long(), *first[5:]), {}),
+        ("shape: page_table", (*first[:4], t["table"][:2], *first[5:]), {}),
         ("dtype: seq_info", (*first[:5], t["lengths"].long(), 0.04), {}),
         ("shape: seq_info", (*first[:5], t["lengths"][:3], 0.04), {}),
-        ("dtype: o is f32", (*first[:3], o.float(), *first[4:]), {}),
+        ("shape: seq_info", (*first[:4], bad, bad, 0.04), {"use_2d_view": False}),
+        ("unsupported: kv_c", (q_nope, None, narrow.to(torch.float8_e4m3fn), o, bad, bad, 0.04), {"has_pe": False}),
     ):
         with pytest.raises(pasa.Error, match=match):
             aiter.mla_gluon(*arguments, **options)
@@ -321,10 +385,23 @@ def test_compiled(rng):
     b = to_torch(rig.make_case(rng, "bf16", form="lengths").arguments)
     meta, _ = flash_mla.get_mla_metadata()
     lists, lengths = b["kv_indices"], b["kv_lengths"]
+    mla = mla_problem(rng, 2, 16, "cpu", "fp8_e4m3fn")[0]
+    mla_queries = mla["q"][..., :512], mla["q"][..., 512:]
     decode, records = (a["q"][:, None], a["kv"].unsqueeze(2), None, None, 512, meta), lists[:, None]
     for call in (
         lambda: aiter.pa_decode_sparse(a["q"], a["kv"], a["kv_indices"], a["kv_indptr"], a["attn_sink"], None),
         lambda: flash_mla.flash_mla_with_kvcache(*decode, is_fp8_kvcache=True, indices=records, topk_length=lengths),
+        lambda: aiter.mla_gluon(
+            *mla_queries,
+            mla["kv"][:, :512],
+            torch.empty_like(mla_queries[0]),
+            mla["table"],
+            mla["lengths"],
+            0.04,
+            mla["kv"][:, 512:],
+            kv_scale=0.004,
+            return_lse=True,
+        ),
         lambda: flash_mla.flash_mla_sparse_fwd(b["q"], b["kv"].unsqueeze(1), records, 0.05, topk_length=lengths),
     ):
         torch.testing.assert_close(torch.compile(call, fullgraph=True)(), call())

@@ -86,6 +86,42 @@ def test_wrong(name):
     refused(category, words, arguments, **change(arguments))
 
 
+MLA_WRONG = {
+    "pe dtype": ("dtype", "kv_pe is f16", lambda a: {"kv_pe": a["kv_pe"].view(np.float16)}),
+    "pe rank": ("rank", "kv_pe has rank 1", lambda a: {"kv_pe": a["kv_pe"][0]}),
+    "pe width": ("shape", "kv_pe is [60, 32]", lambda a: {"kv_pe": a["kv_pe"][:, :32]}),
+    "pe slots": ("shape", "kv_pe is [59, 64]", lambda a: {"kv_pe": a["kv_pe"][1:]}),
+    "pe strided": ("stride", "kv_pe", lambda a: {"kv_pe": np.repeat(a["kv_pe"], 2, axis=1)[:, ::2]}),
+    "pe missing": ("shape", "kv is [60, 512]", lambda a: {"kv_pe": None}),
+    "pe twice": ("shape", "kv is [60, 576]", lambda a: {"kv": np.zeros((60, 576), np.uint16)}),
+    "extra pe alone": ("combination", "extra_kv_pe", lambda a: {"extra_kv_pe": a["kv_pe"]}),
+    "out overlaps pe": ("combination", "out overlaps kv_pe", lambda a: {"kv_pe": a["out"].reshape(-1)[:3840].reshape(60, 64)}),
+    "kv_scale 0": ("range", "kv_scale is 0", lambda a: {"kv_scale": 0.0}),
+    "kv_scale nan": ("range", "kv_scale", lambda a: {"kv_scale": float("nan")}),
+    "kv_scale inf": ("range", "kv_scale", lambda a: {"kv_scale": float("-inf")}),
+    "queries 0": ("range", "queries_per_list is 0", lambda a: {"queries_per_list": 0}),
+    "queries": ("shape", "q is [6, 5, 576]", lambda a: {"queries_per_list": 4}),
+    "lists": ("shape", "kv_indices is [3, 19]", lambda a: {"queries_per_list": 6, "kv_lengths": None}),
+    "lengths": ("shape", "kv_lengths is [6]", lambda a: {"kv_lengths": np.zeros(6, np.int32)}),
+    "queries and extra": ("combination", "queries_per_list is 2", lambda a: {
+        "extra_kv": a["kv"], "extra_kv_pe": a["kv_pe"], "extra_indices": a["kv_indices"]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MLA_WRONG)
+def test_wrong_mla(name):
+    category, words, change = MLA_WRONG[name]
+    arguments = rig.make_mla_case(np.random.default_rng(1), "bf16", queries=2, pe="apart", form="lengths").arguments
+    out = np.full((6, 5, 512), 0x1234, np.uint16)
+    refused(category, words, arguments, out=out, **change({**arguments, "out": out}))
+
+
+def test_pe_needs_flat_keys_of_576():
+    pe = np.zeros((60, 64), np.uint16)
+    refused("combination", "kv_pe is given", problem("bf16"), kv_pe=pe)
+    refused("combination", "kv_pe is given", problem("fp8_v32"), kv_pe=pe.view(np.uint8)[:, :64])
+
+
 @pytest.mark.parametrize("kv_format", ["fp8_ds_mla", "fp8_v32", "packed_bf16"])
 def test_record_size(kv_format):
     arguments = problem(kv_format)

@@ -1,7 +1,7 @@
 """aiter's sparse attention calls, on every device and format: two sources, lists of any length, any number of heads.
 
-`pa_decode_sparse` and `pa_prefill_sparse` are the one operator with a format read off the tensors. `mla_gluon` is dense
-MLA decode: its block tables become index lists on the device, without waiting for it.
+Each is the one operator with a format read off the tensors. `mla_gluon` is dense MLA decode: its block tables are index
+lists, and the queries of a sequence share one.
 """
 
 from __future__ import annotations
@@ -163,51 +163,56 @@ def mla_gluon(
         q_nope: bf16 or fp16 [batch, h, 512], or [batch, qlen, h, 512]: then query p of a sequence sees its first
             length - qlen + p + 1 tokens.
         q_pe: as q_nope, last dimension 64; ignored with has_pe False.
-        kv_c: [slots, 576] of q's dtype; [slots, 512] with has_pe False.
+        kv_c: [slots, 576] with the RoPE part at column kv_pe_offset, or [slots, 512] with k_pe or with has_pe False; of
+            q's dtype, or fp8 (bytes are OCP e4m3) unless has_pe is False.
         o: where to write, as q_nope.
         page_table, seq_info: int32 [batch, max] and lengths [batch]; with use_2d_view False (and always with has_pe
             False) one list [nnz] and its [batch + 1] prefix sum.
-        sm_scale, kv_scale: scores are scaled by both, values by kv_scale.
-        kv_pe_offset: 512. min_kv_seq_len is ignored.
+        sm_scale, kv_scale: scores are scaled by both, values by kv_scale, which is not 0.
+        k_pe: [slots, 64] of kv_c's dtype.
+        kv_pe_offset: any column of kv_c. min_kv_seq_len is ignored.
         return_lse: return float32 [batch(, qlen), h] too: natural, without the sink, -inf for an empty row.
 
     Returns:
         o, and lse or None.
-
-    Raises:
-        pasa.Error: "unsupported" for fp8 caches and for a separate k_pe, which no kernel reads yet.
     """
     _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset, has_pe)
     if tuple(o.shape) != tuple(q_nope.shape):
         raise fail(Status.SHAPE, f"o is {list(o.shape)}, expected {list(q_nope.shape)} as q_nope")
+    rank = 2 if use_2d_view and has_pe else 1
+    if page_table.dim() != rank:
+        raise fail(Status.RANK, f"page_table has rank {page_table.dim()}, expected {rank}")
     leading, heads = q_nope.shape[:-2], q_nope.shape[-2]
     batch, q_len = leading[0], leading[1] if len(leading) == 2 else 1
     rows = batch * q_len
     q = torch.cat((q_nope, q_pe), dim=-1) if has_pe else q_nope
-    if use_2d_view and has_pe:
-        lists = _rows_of_table(page_table, seq_info, batch, q_len)
-    else:
-        lists = _rows_of_list(page_table, seq_info, batch, q_len)
+    kv_format = _format_of(kv_c, "kv_c")
+    if has_pe and k_pe is None and kv_pe_offset != 512:
+        kv_c, k_pe = kv_c[:, :512], kv_c[:, kv_pe_offset : kv_pe_offset + 64]
     direct = o.dim() == 3 or batch == 1 or q_len == 1 or o.stride(0) == q_len * o.stride(1)
-    names = {"q": "q_nope", "kv": "kv_c", "kv_format": "kv_c", "kv_indices": "page_table", "out": "o"}
+    names = {"q": "q_nope", "kv": "kv_c", "kv_format": "kv_c", "kv_pe": "k_pe", "kv_indices": "page_table", "out": "o"}
     names |= {"kv_indptr": "seq_info", "kv_lengths": "seq_info", "softmax_scale": "sm_scale"}
     try:
-        out, lse = attend(
+        result = attend(
             q.reshape(rows, heads, q.shape[-1]),
             kv_c,
-            kv_format=_format_of(kv_c, "kv_c"),
+            page_table,
+            kv_format=kv_format,
+            kv_pe=k_pe if has_pe else None,
+            kv_lengths=seq_info if rank == 2 else None,
+            kv_indptr=seq_info if rank == 1 else None,
             attn_sink=attn_sink,
-            softmax_scale=sm_scale * kv_scale,
+            softmax_scale=sm_scale,
+            kv_scale=kv_scale,
+            queries_per_list=q_len,
             out=o.view(rows, heads, o.shape[-1]) if direct else None,
-            return_lse=True,
-            **lists,
+            return_lse=return_lse,
         )
     except Error as error:
         raise renamed(error, names) from None
+    out, lse = result if return_lse else (result, None)
     if not direct:
         o.copy_(out.view(o.shape))
-    if kv_scale != 1.0:
-        o.mul_(kv_scale)
     return o, lse.view(*leading, heads) if return_lse else None
 
 
@@ -233,66 +238,24 @@ def _aligned(kv: torch.Tensor, kv_format: str) -> torch.Tensor:
 
 
 def _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset: int, has_pe: bool) -> None:
-    if q_nope.dim() not in (3, 4) or (q_nope.dim() == 4 and not has_pe):
-        raise fail(Status.RANK, f"q_nope has rank {q_nope.dim()}, expected 3, or 4 with has_pe")
+    """What the operator cannot see: how its tensors are put together from these."""
+    if q_nope.dim() not in (3, 4):
+        raise fail(Status.RANK, f"q_nope has rank {q_nope.dim()}, expected 3 or 4")
     if q_nope.shape[-1] != 512:
         raise fail(Status.SHAPE, f"q_nope is {list(q_nope.shape)}, expected a last dimension of 512")
-    if kv_c.dtype not in (torch.bfloat16, torch.float16):
-        raise fail(Status.UNSUPPORTED, f"kv_c is {kv_c.dtype}, expected bf16 or fp16: no kernel reads plain fp8 rows")
+    if kv_c.dim() != 2:
+        raise fail(Status.RANK, f"kv_c has rank {kv_c.dim()}, expected 2")
+    width = 512 if k_pe is not None or not has_pe else 576
+    if kv_c.shape[1] != width:
+        raise fail(Status.SHAPE, f"kv_c is {list(kv_c.shape)}, expected a last dimension of {width}")
     if not has_pe:
+        if kv_c.dtype not in (torch.bfloat16, torch.float16):
+            raise fail(Status.UNSUPPORTED, f"kv_c is {kv_c.dtype}, expected bf16 or fp16 with has_pe False")
         return
-    if k_pe is not None:
-        raise fail(Status.UNSUPPORTED, "k_pe is given, expected None: no kernel reads keys from two tensors")
-    if kv_pe_offset != 512:
-        raise fail(Status.UNSUPPORTED, f"kv_pe_offset is {kv_pe_offset}, expected 512")
+    if k_pe is None and not 0 <= kv_pe_offset <= width - 64:
+        raise fail(Status.RANGE, f"kv_pe_offset is {kv_pe_offset}, expected 0 to {width - 64}")
     if q_pe is None or tuple(q_pe.shape) != (*q_nope.shape[:-1], 64):
         found = None if q_pe is None else list(q_pe.shape)
         raise fail(Status.SHAPE, f"q_pe is {found}, expected {[*q_nope.shape[:-1], 64]}")
     if q_pe.dtype != q_nope.dtype:
         raise fail(Status.DTYPE, f"q_pe is {q_pe.dtype}, expected {q_nope.dtype} as q_nope")
-
-
-def _causal_lengths(lengths: torch.Tensor, q_len: int) -> torch.Tensor:
-    """[batch] -> [batch * q_len]: what each query of a sequence sees."""
-    steps = torch.arange(1 - q_len, 1, dtype=lengths.dtype, device=lengths.device)
-    return (lengths[:, None] + steps).clamp_(min=0).view(-1)
-
-
-def _rows_of_table(table: torch.Tensor, lengths: torch.Tensor, batch: int, q_len: int) -> dict[str, torch.Tensor]:
-    _require_int32(page_table=table, seq_info=lengths)
-    if table.dim() != 2 or table.shape[0] != batch:
-        raise fail(Status.SHAPE, f"page_table is {list(table.shape)}, expected [{batch}, max]")
-    if tuple(lengths.shape) != (batch,):
-        raise fail(Status.SHAPE, f"seq_info is {list(lengths.shape)}, expected [{batch}]")
-    if q_len == 1:
-        return {"kv_indices": table, "kv_lengths": lengths}
-    return {
-        "kv_indices": table.repeat_interleave(q_len, dim=0, output_size=batch * q_len),
-        "kv_lengths": _causal_lengths(lengths, q_len),
-    }
-
-
-def _rows_of_list(indices: torch.Tensor, indptr: torch.Tensor, batch: int, q_len: int) -> dict[str, torch.Tensor]:
-    _require_int32(page_table=indices, seq_info=indptr)
-    if indices.dim() != 1:
-        raise fail(Status.RANK, f"page_table has rank {indices.dim()}, expected 1 without the 2-D view")
-    if tuple(indptr.shape) != (batch + 1,):
-        raise fail(Status.SHAPE, f"seq_info is {list(indptr.shape)}, expected [{batch + 1}]")
-    if q_len == 1:
-        return {"kv_indices": indices, "kv_indptr": indptr}
-    # One list per query: copies of a sequence's list, each cut to what the query sees. The copies fit in q_len times
-    # the list, so no length need be known on the host.
-    bounds = indptr.long().clamp(0, indices.shape[0])
-    lengths = _causal_lengths((bounds[1:] - bounds[:-1]).clamp_(min=0), q_len)
-    ends = lengths.cumsum(0)
-    place = torch.arange(q_len * indices.shape[0], device=indices.device)
-    row = torch.searchsorted(ends, place, right=True).clamp_(max=batch * q_len - 1)
-    source = place - (ends - lengths)[row] + bounds[row // q_len]
-    copies = indices[source.clamp_(0, indices.shape[0] - 1)] if indices.shape[0] else indices
-    return {"kv_indices": copies, "kv_indptr": torch.cat((ends.new_zeros(1), ends)).int()}
-
-
-def _require_int32(**tensors: torch.Tensor) -> None:
-    for name, tensor in tensors.items():
-        if tensor.dtype != torch.int32:
-            raise fail(Status.DTYPE, f"{name} is {tensor.dtype}, expected torch.int32")
