@@ -13,9 +13,7 @@ namespace {
 
 // The argument of make, run, check, bench, explain: a known name, a description, or a case file.
 bool is_description(const std::string& text) {
-  const std::string kind = text.substr(0, text.find(':'));
-  return kind == "decode" || kind == "prefill" ||
-         std::ranges::find(named_problems(), text, &NamedProblem::name) != named_problems().end();
+  return is_text(text) || std::ranges::find(named_problems(), text, &NamedProblem::name) != named_problems().end();
 }
 
 }  // namespace
