@@ -81,6 +81,18 @@ def small_case(kv_format="bf16"):
     return tensors, {"kv_format": kv_format}
 
 
+def mla_case():
+    """Dense MLA decode: two queries share a list of five tokens, the RoPE part is a tensor of its own."""
+    tensors = {
+        "q": zeros("BF16", [2, 2, 576]),
+        "kv": zeros("F8_E4M3", [8, 512]),
+        "kv_pe": zeros("F8_E4M3", [8, 64]),
+        "kv_indices": ("I32", [5], i32(0, 1, 2, 3, 7)),
+        "kv_indptr": ("I32", [2], i32(0, 5)),
+    }
+    return tensors, {"kv_format": "fp8_e4m3fn", "kv_scale": "0.5", "queries_per_list": "2"}
+
+
 class Base(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.TemporaryDirectory()
@@ -130,6 +142,29 @@ class Work(Base):
         self.assertEqual(tensors["extra_kv"][1][1:], [2, 512])
         self.assertEqual(tensors["kv_indptr"][2], i32(0, 40, 80))
         self.assertEqual(tensors["extra_indices"][1], [40])
+
+    def test_make_writes_mla_cases(self):
+        self.make("mla:T=6,H=4,fmt=fp8_e4m3fn,len=20,queries=3,pe=apart,kv_scale=0.5,lengths=from0")
+        tensors, metadata = read(self.case)
+        self.assertEqual(metadata["kv_format"], "fp8_e4m3fn")
+        self.assertEqual((metadata["kv_scale"], metadata["queries_per_list"]), ("0.5", "3"))
+        self.assertEqual(tensors["q"][1], [6, 4, 576])
+        self.assertEqual((tensors["kv"][1], tensors["kv_pe"][1]), ([40, 512], [40, 64]))
+        self.assertEqual((tensors["kv_indices"][1], tensors["kv_lengths"][1]), ([2, 20], [2]))
+        done = pasa("check", self.case)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_mla_gives_the_known_answer(self):
+        tensors, metadata = mla_case()
+        tensors["kv"] = ("F8_E4M3", [8, 512], b"\x40" * (8 * 512))  # 2.0
+        self.write(tensors, metadata)
+        done = pasa("run", self.case, "-o", self.result)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        results, _ = read(self.result)
+        self.assertEqual(results["out"][2], b"\x80\x3f" * (2 * 2 * 512))  # 1.0
+        lse = struct.unpack("<4f", results["lse"][2])  # q is 0: ln of four tokens, then five
+        for got, want in zip(lse, (math.log(4), math.log(4), math.log(5), math.log(5))):
+            self.assertAlmostEqual(got, want, 5)
 
     def test_run_writes_a_result_file(self):
         self.make()
@@ -457,6 +492,15 @@ class Names(Base):
             with self.subTest(scale):
                 self.refuse_case(tensors, {**metadata, "softmax_scale": scale}, "softmax_scale")
 
+    def test_mla_metadata(self):
+        tensors, metadata = mla_case()
+        for key, values in (("kv_scale", ("", "x", "0", "nan", "-inf")),
+                            ("queries_per_list", ("", "x", "0", "-2", "1.5", "4294967297"))):
+            for value in values:
+                with self.subTest(f"{key} {value}"):
+                    self.refuse_case(tensors, {**metadata, key: value}, key)
+        self.refuse_case(tensors, {**metadata, "queries_per_list": "3"}, "q", "queries_per_list")
+
     def test_missing_tensors(self):
         for name in ("q", "kv", "kv_indices", "kv_indptr"):
             with self.subTest(name):
@@ -510,6 +554,25 @@ class Tensors(Base):
                     tensors[name] = zeros(*change)
                 blamed = "extra_indices" if name == "extra_kv" else name
                 self.refuse_case(tensors, metadata, blamed)
+
+    def test_mla_rows(self):
+        for name, change in (
+            ("kv_pe", ("F8_E4M3", [8, 63])),
+            ("kv_pe", ("F8_E4M3", [7, 64])),
+            ("kv_pe", ("F8_E4M3", [512])),
+            ("kv_pe", ("BF16", [8, 64])),
+            ("kv", ("F8_E4M3", [8, 576])),
+            ("kv_scales", ("F32", [8, 9])),
+            ("kv_indptr", ("I32", [3])),
+        ):
+            with self.subTest(f"{name} {change}"):
+                tensors, metadata = mla_case()
+                self.refuse_case({**tensors, name: zeros(*change)}, metadata, name)
+        tensors, metadata = mla_case()
+        del tensors["kv_pe"]
+        self.refuse_case(tensors, metadata, "kv")
+        tensors, metadata = small_case()
+        self.refuse_case({**tensors, "kv_pe": zeros("BF16", [8, 64])}, metadata, "kv_pe")
 
     def test_malformed_lists_are_value_errors(self):
         for indptr in ((1, 3, 6), (0, 4, 3), (0, 3, 5), (0, 3, 7)):
