@@ -53,7 +53,7 @@ struct Smem {
   alignas(8) Partial part[kHeads];                        // of this block's share, for the merge
   Partial exchange[kHeads < kManyHeads ? 4 : 1][kHeads];  // of the warps or warpgroups that share a head's tokens
   std::int32_t last;                                      // P is a row's last
-  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free;
+  std::uint64_t q_full, full[2][2], free[2][2], p_full[2], p_free;
 };
 constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
 
@@ -115,7 +115,7 @@ struct Address {
   __device__ std::uint32_t q_full() const { return base + offsetof(S, q_full); }
   __device__ std::uint32_t full(int tile, int half) const { return base + offsetof(S, full) + (tile * 2 + half) * 8; }
   __device__ std::uint32_t free(int tile, int half) const { return base + offsetof(S, free) + (tile * 2 + half) * 8; }
-  __device__ std::uint32_t p_full() const { return base + offsetof(S, p_full); }
+  __device__ std::uint32_t p_full(int of = 0) const { return base + offsetof(S, p_full) + of * 8; }
   __device__ std::uint32_t p_free() const { return base + offsetof(S, p_free); }
 };
 

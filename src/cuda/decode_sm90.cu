@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
         ptx::mbarrier_init(at.free(tile, half), kWarpgroup / 32);
       }
     }
-    ptx::mbarrier_init(at.p_full(), kWarpgroup / 32);
+    for (int of = 0; of < 2; ++of) ptx::mbarrier_init(at.p_full(of), kWarpgroup / 32);
     ptx::mbarrier_init(at.p_free(), kWarpgroup / 32);
     ptx::fence_mbarrier_init();
   }

@@ -55,6 +55,10 @@ __device__ inline void bar_sync() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
 }
 
+__device__ inline void bar_sync(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
 // bar.sync that also tells everyone whether `mine` holds in any of the threads.
 template <int kBarrier, int kThreads>
 __device__ inline bool bar_red_or(bool mine) {

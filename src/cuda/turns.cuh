@@ -41,7 +41,7 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
   if (threadIdx.x == 0 && role.first() < role.count()) load_q(role, role.first(), q_map, at);
 
   float o[128];
-  std::uint32_t use = 0, q_parity = 0;  // use: of tiles, counted through
+  std::uint32_t use = 0, q_parity = 0, taken = 0;  // use: of tiles, counted through; taken: parity of the other's P
   for (std::uint32_t i = role.first(); i < role.count(); i += role.step()) {
     Softmax softmax;
     softmax.start();
@@ -54,7 +54,8 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
     bool theirs = half == 1, is_mine = true;  // there is one before it; there is this one
     // The other's P of tile mine - 1 is there, and this: what the sums so far are to be multiplied by.
     const auto receive = [&](float(&by)[2]) {
-      ptx::mbarrier_wait(at.p_full(), (mine - 1) % 2);
+      ptx::mbarrier_wait(at.p_full(half ^ 1), taken);
+      taken ^= 1;
       wait_full(at.full((mine - 1) % 2, half), (mine - 1) / 2 % 2);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -67,10 +68,6 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
       const std::uint32_t p = along_rows(at.p());
       add_product(
           o, [&](int step) { return p + column_step(step); }, ptx::uniform(at.keys((mine - 1) % 2)) + v);
-    };
-    const auto release_theirs = [&] {
-      release(at.free((mine - 1) % 2, half));
-      release(at.p_free());
     };
     for (bool last = false; !last; mine += 2, theirs = true) {
       if (theirs) {
@@ -119,12 +116,12 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
                    (high.x & 0xff) | (high.y & 0xff) << 8 | (high.z & 0xff) << 16 | high.w << 24, rescale);
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
-      if (theirs) release_theirs();
+      if (theirs) release(at.free((mine - 1) % 2, half));
 
       std::uint32_t p[kTileTokens / 16][4];
 #pragma unroll
       for (int k = 0; k < 16; ++k) p[k / 4][k % 4] = ptx::cvt_bf16x2(s[2 * k], s[2 * k + 1]);
-      ptx::mbarrier_wait(at.p_free(), mine % 2 ^ 1);  // every warp is done with the P before
+      ptx::bar_sync(2 + half, kWarpgroup);  // every warp is done with the P before
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         ptx::stmatrix_x4(at.p() + chunk_offset(thread / 32 * 16 + lane % 16, 2 * k + lane / 16), p[k][0], p[k][1],
@@ -139,7 +136,7 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
       }
       ptx::fence_proxy_async_shared();
       __syncwarp();
-      release(at.p_full());
+      release(at.p_full(half));
       rescale_rows(o, rescale);
       ptx::wgmma_touch(o);
       add_product(
@@ -153,7 +150,7 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
       mine -= 2;
     } else {  // the row ended with a tile of the other's
       if (thread == 0 && i + role.step() < role.count()) {
-        ptx::mbarrier_wait(at.p_full(), (mine - 1) % 2);  // its scores are done, and so is Q
+        ptx::mbarrier_wait(at.p_full(half ^ 1), taken);  // its scores are done, and so is Q
         load_q(role, i + role.step(), q_map, at);
       }
       __syncwarp();
@@ -164,7 +161,7 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
       add_theirs();
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
-      release_theirs();
+      release(at.free((mine - 1) % 2, half));
       --mine;
     }
     use = mine + 1;
