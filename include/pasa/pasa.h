@@ -11,6 +11,9 @@
  * A key is valid if 0 <= index < slots; every other index is skipped wherever it stands; a slot listed twice counts twice.
  * A row without a valid key gives out = +0 and lse = -inf. See docs/math.md for every edge case, docs/formats.md for bytes.
  *
+ * Dense MLA decode is the same: a flat pool with D = 576 (kv_pe, kv_scale), the block table as lists, queries_per_list for
+ * several tokens of a sequence.
+ *
  * How to call it (all structs start zeroed: zero means "absent" or "choose for me"):
  *
  *     pasa_problem p = {.struct_size = sizeof p};
