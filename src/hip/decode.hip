@@ -66,15 +66,18 @@ static_assert([] {
   return true;
 }());
 
+template <typename S>
+struct Query {
+  Eight<typename S::Element> fragment[S::kScoreHeads][S::kDepth];
+};
+
 // What a lane knows of its heads, one a head tile.
 template <typename S>
 struct State {
-  Eight<typename S::Element> q[S::kScoreHeads][S::kDepth];
   f32x4 acc[S::kHeadTiles][kBlocks] = {};
   float m[S::kHeadTiles];  // what P is relative to; the same in all waves. The lowest float while there is no score
   float largest[S::kScoreHeads];   // of this lane's scores
   float sum[S::kScoreHeads] = {};  // of this lane's probabilities
-  int buffer = 0;                  // the tile that is gathered next
 
   State() {
     for (float& x : m) x = -kLargest;
@@ -202,7 +205,8 @@ inline void raise_maximum(Smem<S>& smem, State<S>& st, const Places<S>& places, 
 
 // Scores and probabilities of a tile that all waves have gathered; `tile` in bytes from the first buffer.
 template <typename S>
-inline void score_tile(const Args& args, Smem<S>& smem, State<S>& st, const Places<S>& places, int tile) {
+inline void score_tile(const Args& args, const Query<S>& query, Smem<S>& smem, State<S>& st, const Places<S>& places,
+                       int tile) {
   constexpr int kChains = S::kHeadTiles == 1 ? 2 : 1;  // two, so that one product need not wait for the one before
   f32x4 chain[S::kScoreHeads][S::kTokenTiles][kChains] = {};
 #pragma unroll
@@ -214,7 +218,7 @@ inline void score_tile(const Args& args, Smem<S>& smem, State<S>& st, const Plac
 #pragma unroll
       for (int h = 0; h < S::kScoreHeads; ++h) {
         f32x4& sum = chain[h][t][i % kChains];
-        sum = mfma(keys, st.q[h][i], sum);
+        sum = mfma(keys, query.fragment[h][i], sum);
       }
     }
   }
@@ -278,54 +282,69 @@ inline void scrub(Lds<u8>* rows) {
   }
 }
 
-// All tiles of one source.
+// One part of a list, whose first tile is on its way as soon as it is begun.
 template <typename Format, typename S>
-inline void attend_source(const Args& args, const SourceArgs& source, Part part, Smem<S>& smem, State<S>& st,
-                          const Places<S>& places) {
+struct List {
   using G = Gather<Format, S::kAhead>;
-  const int tiles = (part.count + kTile - 1) / kTile, mine = kRows * wave_id() + row_of_lane(lane_id());
-  if (tiles == 0) return;
-  const auto listed = [&](int tile) { return tile * kTile + mine < part.count; };
-  const auto index_of = [&](int tile) { return part.indices[listed(tile) ? tile * kTile + mine : 0]; };
-  const bool direct = source.alignment >= 16 && !args.nan_to_zero;
-  const auto rows = [&] {
-    return Rows<S::kRowBytes>{places.rows.tile + st.buffer * S::kTileBytes, places.rows.scales};
-  };
-
-  Token token = locate<Format>(source, index_of(0), listed(0));
+  int source, mine;  // mine: of a tile's tokens, the one that this lane sees to
+  Part part;
+  Token token;
+  int index;  // of this lane's token in the tile after
   typename G::InFlight in_flight;
-  G::start(in_flight, token, rows(), direct);
-  int index = index_of(1);
-  for (int tile = 0; tile < tiles; ++tile) {
-    G::finish(in_flight, rows(), direct, token.valid);
-    *places.mask_write = token.valid ? 0.0f : kMinusInf;
-    if (args.nan_to_zero) scrub<S>(rows().tile);
-    const int current = st.buffer * S::kTileBytes;
-    if constexpr (S::kAhead) {
-      sync_lds();
-      st.buffer ^= 1;
-    }
-    if (tile + 1 < tiles) {
-      token = locate<Format>(source, index, listed(tile + 1));
-      G::start(in_flight, token, rows(), direct);
-      index = index_of(tile + 2);
-    }
-    if constexpr (!S::kAhead) sync_lds();
-    score_tile(args, smem, st, places, current);
-    accumulate_tile(st, places, current);
-    if constexpr (!S::kAhead) sync_lds();
+
+  bool listed(int tile) const { return tile * kTile + mine < part.count; }
+  int load_index(int tile) const { return part.indices[listed(tile) ? tile * kTile + mine : 0]; }
+  bool is_direct(const Args& args) const { return args.source[source].alignment >= 16 && !args.nan_to_zero; }
+  static Rows<S::kRowBytes> rows(const Places<S>& places, int buffer) {
+    return {places.rows.tile + buffer * S::kTileBytes, places.rows.scales};
   }
-}
+
+  void begin(const Args& args, int number, int row, int split, const Places<S>& places, int buffer) {
+    source = number;
+    mine = kRows * wave_id() + row_of_lane(lane_id());
+    part = part_of(args, number, row, split);
+    if (part.count <= 0) return;
+    token = locate<Format>(args.source[source], load_index(0), listed(0));
+    G::start(in_flight, token, rows(places, buffer), is_direct(args));
+    index = load_index(1);
+  }
+
+  // All its tiles. `buffer` is where the next tile is gathered to.
+  void attend(const Args& args, const Query<S>& query, Smem<S>& smem, State<S>& st, const Places<S>& places,
+              int& buffer) {
+    const int tiles = (part.count + kTile - 1) / kTile;
+    const bool direct = is_direct(args);
+    for (int tile = 0; tile < tiles; ++tile) {
+      G::finish(in_flight, rows(places, buffer), direct, token.valid);
+      *places.mask_write = token.valid ? 0.0f : kMinusInf;
+      if (args.nan_to_zero) scrub<S>(rows(places, buffer).tile);
+      const int current = buffer * S::kTileBytes;
+      if constexpr (S::kAhead) {
+        sync_lds();
+        buffer ^= 1;
+      }
+      if (tile + 1 < tiles) {
+        token = locate<Format>(args.source[source], index, listed(tile + 1));
+        G::start(in_flight, token, rows(places, buffer), direct);
+        index = load_index(tile + 2);
+      }
+      if constexpr (!S::kAhead) sync_lds();
+      score_tile(args, query, smem, st, places, current);
+      accumulate_tile(st, places, current);
+      if constexpr (!S::kAhead) sync_lds();
+    }
+  }
+};
 
 template <typename S>
-inline void load_query(const Args& args, int token, int first_head, State<S>& st) {
+inline void load_query(const Args& args, int token, int first_head, Query<S>& query) {
 #pragma unroll
   for (int h = 0; h < S::kScoreHeads; ++h) {
     const int wanted = first_head + 16 * (first_score_head<S>() + h) + (lane_id() & 15);
     const u16* q =
         args.q + at(args.q_stride, token, wanted < args.heads ? wanted : args.heads - 1) + 8 * (lane_id() >> 4);
 #pragma unroll
-    for (int i = 0; i < S::kDepth; ++i) st.q[h][i] = load_any<Eight<typename S::Element>>(q + 32 * i);
+    for (int i = 0; i < S::kDepth; ++i) query.fragment[h][i] = load_any<Eight<typename S::Element>>(q + 32 * i);
   }
 }
 
@@ -408,6 +427,7 @@ struct Coded {
 };
 template <typename Format>
 struct Only {
+  using Type = Format;
   template <typename Body>
   static void select(int, Body&& body) {
     body.template operator()<Format>();
@@ -428,19 +448,43 @@ inline void decode(const Args& kernel_args, int step, Smem<S>& smem) {
   const int split = static_cast<int>(__builtin_amdgcn_workgroup_id_z());
   const Places<S> places(smem);
   smem.raise = 0;
-  for (int token = first + group / kChiplets; token < end; token += step) {
-    const Args& args = (&kernel_args)[opaque_zero()];  // read anew for each row: too many registers if kept
-    State<S> st;
-    load_query(args, token, first_head, st);
+  int row = first + group / kChiplets, buffer = 0;
+  if (row >= end) return;
+  Query<S> query;
+  load_query(kernel_args, row, first_head, query);
+  if constexpr (S::kAhead) {
+    List<typename Formats::Type, S> list;
+    list.begin(kernel_args, 0, row, split, places, buffer);
+    while (true) {
+      const Args& args = (&kernel_args)[opaque_zero()];  // read anew for each row: too many registers if kept
+      State<S> st;
 #pragma nounroll
-    for (int i = 0; i < args.source_count; ++i) {
-      const Part part = part_of(args, i, token, split);
-      Formats::select(args.source[i].format,
-                      [&]<typename Format>() { attend_source<Format>(args, args.source[i], part, smem, st, places); });
+      for (int i = 0; i < args.source_count; ++i) {
+        if (i > 0) list.begin(args, i, row, split, places, buffer);
+        list.attend(args, query, smem, st, places, buffer);
+      }
+      const int done = row;
+      row += step;
+      if (row < end) {  // its first tile and queries arrive while this row is finished
+        wait_loads();   // of a row without tokens, which did not need its queries
+        load_query(args, row, first_head, query);
+        list.begin(args, 0, row, split, places, buffer);
+      }
+      store_result(args, done, first_head, split, smem, st);
+      if (row >= end) return;
+      sync_lds();  // the next row writes where this one may still be read
     }
-    store_result(args, token, first_head, split, smem, st);
-    if (!S::kAhead) break;  // its grid has a group for every row
-    sync_lds();             // the next row writes where this one may still be read
+  } else {  // a group for every row
+    State<S> st;
+#pragma nounroll
+    for (int i = 0; i < kernel_args.source_count; ++i) {
+      Formats::select(kernel_args.source[i].format, [&]<typename Format>() {
+        List<Format, S> list;
+        list.begin(kernel_args, i, row, split, places, buffer);
+        list.attend(kernel_args, query, smem, st, places, buffer);
+      });
+    }
+    store_result(kernel_args, row, first_head, split, smem, st);
   }
 }
 
