@@ -1,17 +1,19 @@
-// The attention kernel for gfx950: one work-group of four waves takes 16 heads of one query row and one split of its lists.
+// The attention kernels for gfx950, decode and prefill: a work-group of four waves takes 16 or 64 heads of one query row and
+// one split of its lists.
 //
 //   for each tile of 64 tokens:
-//     gather      each wave brings 16 tokens into LDS as bf16 rows               (gather.h)
-//     scores      S^T = K Q^T: each wave 16 tokens x 16 heads, Q stays in registers
+//     gather      each wave brings 16 tokens into LDS as 16-bit rows              (gather.h)
+//     scores      S^T = K Q^T: each wave 16 tokens, all heads; Q stays in registers
 //     softmax     P = 2^(S - m) into LDS, for all waves
 //     accumulate  O^T += V^T P^T: each wave 128 of the 512 value dims, V read transposed out of the same tile
 //
-// Scores and output are computed transposed so that a lane serves one head throughout (lane % 16): its maximum, sum and
-// rescaling need no exchange between lanes. The maximum m is common to the four waves and changes rarely: a tile keeps the
-// one it finds as long as no score exceeds it by kSlack, since 2^kSlack costs floats no precision. So the usual
-// tile has three barriers, and neither a reduction over lanes nor a rescaling of O.
+// Scores and output are computed transposed so that a lane serves one head of each 16 throughout (lane % 16): its maximum,
+// sum and rescaling need no exchange between lanes. The maximum m is common to the four waves and changes rarely: a tile
+// keeps the one it finds as long as no score exceeds it by kSlack, since 2^kSlack costs floats no precision. So the usual
+// tile has neither a reduction over lanes nor a rescaling of O.
 //
-// Two work-groups share a compute unit (80 KiB of LDS and 256 registers each): one gathers while the other computes.
+// 16 heads: two work-groups share a compute unit (80 KiB of LDS and 256 registers each), one gathers while the other
+// computes. 64 heads: one has it for itself and gathers the next tile while it computes.
 #include "core/number.h"
 #include "hip/finish.h"
 #include "hip/gather.h"
@@ -35,8 +37,6 @@ struct Shape {
   static constexpr int kHeadTiles = HeadTiles, kHeads = 16 * HeadTiles;
   static constexpr int kScoreHeads = ScoreHeads, kTokenTiles = HeadTiles / ScoreHeads;
   static constexpr int kSharers = kWaves / kTokenTiles;  // waves with scores of the same head
-  // 16 heads: two work-groups share a compute unit, one gathers while the other computes. 64 heads: one has it for itself
-  // and gathers the next tile while it computes.
   static constexpr bool kAhead = HeadTiles > 1;
   // The padding puts 16 rows, and a transposing read's rows, in different banks.
   static constexpr int kRowBytes = 2 * Dim + 16, kTileBytes = kTile * kRowBytes, kBuffers = kAhead ? 2 : 1;
