@@ -147,7 +147,7 @@ __device__ void convert(const Role& role, Address<S> at) {
       const auto pieces = [&]<int kFrom, int kTo>(int half) {
         ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
         records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
-        if (half == 0 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
+        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
         if constexpr (kTo + Piece::kFlight <= Piece::kCount) {

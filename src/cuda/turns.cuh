@@ -71,7 +71,7 @@ __device__ void take_turns(int half, const Role& role, S& smem, Address<S> at, c
     };
     for (bool last = false; !last; mine += 2, theirs = true) {
       if (theirs) {
-        ptx::mbarrier_wait(at.full((mine - 1) % 2, 0), (mine - 1) / 2 % 2);
+        ptx::mbarrier_wait(at.full((mine - 1) % 2, 1), (mine - 1) / 2 % 2);
         is_mine = !__any_sync(~0u, (smem.info[(mine - 1) % 2][0] & kLast) != 0);
         if (!is_mine) break;
       }
