@@ -44,8 +44,8 @@ struct Tiling {
   static constexpr int kHeldPanels = kCodes ? 0 : 6;                           // of Q, in registers
   static constexpr int kSlots = !kCodes && Format::kDim == kValueDim ? 3 : 2;  // of the ring
   static constexpr int kBuffers = kCodes ? 1 : 2;                              // of P
-  static constexpr int kScores = kCodes ? 88 : 160, kValues = 160,
-                       kFill = kCodes ? 104 : 32;  // registers; 128 at entry
+  static constexpr int kScores = kCodes ? 72 : 160, kValues = 160,
+                       kFill = kCodes ? 120 : 32;  // registers; 128 at entry
   static_assert(kScores + 2 * kValues + kFill <= 512);
 };
 
@@ -210,7 +210,7 @@ class Walk {
     if (!valid) return;
     const Row row = locate<Format>(source, static_cast<std::uint32_t>(asked_));
     from_.record = reinterpret_cast<std::uint64_t>(row.record);
-    if constexpr (Format::kDim > kValueDim) from_.other = from_.record + 2 * kValueDim;
+    if constexpr (Format::kTwoPieces) from_.other = reinterpret_cast<std::uint64_t>(row.pe);
     if constexpr (Format::kScaling == Scaling::kSideFloat) from_.other = reinterpret_cast<std::uint64_t>(row.scales);
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       from_.other = __ldg(reinterpret_cast<const unsigned long long*>(row.scales));
@@ -434,7 +434,7 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
         if (lane % 4 != 0 || rows.at[r] >= it.heads) continue;
         const Finish end = finish(softmax.ref[r], sum, args.sink ? args.sink[head] : -kInfinity);
         write_row(args, it.token, head, end.lse, top);
-        smem.finish[p.slot][rows.at[r]] = end.scale;
+        smem.finish[p.slot][rows.at[r]] = end.scale * args.value_scale;
       }
       if (threadIdx.x == 0) smem.last[p.slot] = last;
       ptx::fence_proxy_async_shared();
@@ -565,6 +565,8 @@ Kernel kernel_of(const Problem& problem) {
       return bf16 ? Kernel{} : long_keys ? kernel_for<F16<576>>() : kernel_for<F16<512>>();
     case PASA_KV_FP8_DS_MLA:
       return !bf16 ? Kernel{} : kernel_for<Fp8DsMla>();
+    case PASA_KV_FP8_V32:
+      return !bf16 ? Kernel{} : kernel_for<Fp8V32>();
     case PASA_KV_FP8_E4M3FN:
       return !bf16 || long_keys ? Kernel{} : kernel_for<UniformFp8<Fp8::kE4m3fn>>();
     case PASA_KV_FP8_E4M3FNUZ:
@@ -579,12 +581,18 @@ pasa_kv_format layout_of(pasa_kv_format format) { return format == PASA_KV_PACKE
 
 bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(pointer) % of == 0; }
 
-std::string decline(const Problem& problem) {
+// From here on, in items a block, the decode kernel, which splits rows, has nothing left to split for.
+constexpr int kItemsPerBlock = 4;
+constexpr std::string_view kName = "cuda:sm90_prefill";
+
+int groups_of(const Problem& problem) { return (problem.heads + kTileHeads - 1) / kTileHeads; }
+
+// Why it is not able to.
+std::string cannot(const Problem& problem) {
   if (std::string reason = unavailable_on(problem.device_index, 90); !reason.empty()) return reason;
   const Device& gpu = device(problem.device_index);
   if (gpu.capability() != 90) return concat(gpu.name, " is not a Hopper GPU");
   if (problem.splits > 1) return "it does not split rows";
-  if (std::string needs = mla_needs(problem); !needs.empty()) return needs;
   const pasa_kv_format format = problem.source[0].format;
   if (kernel_of(problem).launch == nullptr) {
     return concat("kv is ", find_format(format)->name, " with D = ", problem.dim, " and q is ",
@@ -597,7 +605,8 @@ std::string decline(const Problem& problem) {
   for (int s = 0; s < problem.source_count; ++s) {
     const Source& source = problem.sources[s];
     if (layout_of(problem.source[s].format) != layout_of(format)) return "extra_kv has another format than kv";
-    if (!is_multiple(source.kv, 16) || source.page_stride % 16) {
+    if (!is_multiple(source.kv, 16) || source.page_stride % 16 || !is_multiple(source.pe, 16) ||
+        source.pe_stride % 16) {
       return concat(s == 0 ? "kv" : "extra_kv", " is not at multiples of 16 bytes, the width of a load");
     }
     entries += problem.source[s].ragged ? source.nnz : source.width;
@@ -610,7 +619,16 @@ std::string decline(const Problem& problem) {
   if (!even(problem.q, problem.q_stride) || !even(problem.out, problem.out_stride)) {
     return "q or out is not at multiples of 16 bytes, the width of a copy";
   }
-  if (problem.tokens > INT32_MAX / 2 / ((problem.heads + kTileHeads - 1) / kTileHeads)) return "too many rows";
+  if (problem.tokens > INT32_MAX / 2 / groups_of(problem)) return "too many rows";
+  return "";
+}
+
+std::string decline(const Problem& problem) {
+  if (std::string reason = cannot(problem); !reason.empty()) return reason;
+  const std::int64_t items = problem.tokens * groups_of(problem), blocks = device(problem.device_index).sms;
+  if (problem.kernel != kName && items < kItemsPerBlock * blocks) {
+    return concat(problem.tokens, " rows of ", problem.heads, " heads are few for ", blocks, " multiprocessors");
+  }
   return "";
 }
 
@@ -629,11 +647,11 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const DeviceScope scope(problem.device_index);
   const auto on = static_cast<cudaStream_t>(stream);
   const Args args = make_args(problem, plan, workspace);
-  if (!decline(problem).empty()) {  // this call's addresses are not as even as the plan's: the general kernel's case
+  if (!cannot(problem).empty()) {  // this call's addresses are not as even as the plan's: the general kernel's case
     launch_general(args, 16, stream);
     return;
   }
-  const int groups = (problem.heads + kTileHeads - 1) / kTileHeads;
+  const int groups = groups_of(problem);
   const std::int64_t items = problem.tokens * groups;
   const Params params{args, groups, make_divider(static_cast<std::uint32_t>(groups)), static_cast<std::uint32_t>(items),
                       static_cast<std::uint32_t*>(workspace)};
@@ -651,7 +669,7 @@ namespace pasa {
 
 extern const Backend kCudaSm90Prefill;
 const Backend kCudaSm90Prefill = {
-    .name = "cuda:sm90_prefill",
+    .name = cuda::kName,
     .device = PASA_CUDA,
     .unavailable = [] { return cuda::unavailable(90); },
     .decline = cuda::decline,
