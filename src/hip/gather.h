@@ -195,8 +195,8 @@ struct GatherFp8 {
   static void finish(const InFlight& f, const R& rows, bool, bool valid) {
     const int lane = Format::kRope > 0 || kFnuz ? recomputed_lane_id() : lane_id(), token = row_of_lane(lane),
               quarter = lane & 3;
+    wait_loads();       // once, instead of row by row: they are a tile old
     if (!any(valid)) {  // the end of a list: nothing to convert
-      wait_loads();     // their registers are free again
 #pragma unroll
       for (int i = 0; i < kRows; ++i)
         *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) = u32x4{};

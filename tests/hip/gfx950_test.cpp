@@ -121,6 +121,25 @@ TEST(Gfx950, GroupsTakeSeveralRows) {
   emulator().compute_units = units;
 }
 
+// Which kernel serves a shape, and that block_h forces it.
+TEST(Gfx950, HeadTiles) {
+  const auto kernel = [](const std::string& text) {
+    Case c = make_case(parse_text(text));
+    emulator().take_counts();
+    run_case(c);
+    const auto counts = emulator().take_counts();
+    return counts.empty() ? "" : counts.begin()->first;
+  };
+  EXPECT_EQ(kernel("decode:T=1,H=16,len=20,fmt=bf16"), "decode_bf16_512");
+  EXPECT_EQ(kernel("decode:T=1,H=16,len=20,fmt=bf16,block_h=64"), "decode64_bf16_512");
+  EXPECT_EQ(kernel("prefill:T=9,H=64,len=70,fmt=fp8_ds_mla,block_h=16"), "decode_fp8_ds_mla");
+  EXPECT_EQ(kernel("decode:T=2,H=64,len=20+20,fmt=bf16+fp8_e4m3fn,block_h=64"), "decode_any_512");
+  const int units = std::exchange(emulator().compute_units, 8);  // few: many heads fill them at once
+  EXPECT_EQ(kernel("prefill:T=9,H=128,len=200,fmt=fp8_ds_mla"), "decode64_fp8_ds_mla");
+  EXPECT_EQ(kernel("prefill:T=9,H=16,len=200,fmt=fp8_ds_mla"), "decode_fp8_ds_mla");
+  emulator().compute_units = units;
+}
+
 TEST(Gfx950, PagesAndAlignment) {
   for (int block_h : {16, 64}) {
     const auto with = [&](const char* rest) { check(concat("decode:T=2,H=16,len=90,block_h=", block_h, ",", rest)); };
@@ -229,10 +248,11 @@ gfx950emu::Stats count(const std::string& text, const char* kernel) {
 }
 
 TEST(Gfx950, InstructionBudget) {
-  const Budget budgets[] = {{"bf16", 16, 18, 2100},       {"fp8_e4m3fn", 16, 30, 2100},  {"fp8_e4m3fnuz", 16, 47, 2100},
-                            {"fp8_ds_mla", 16, 25, 2100}, {"packed_bf16", 16, 18, 2100}, {"fp8_v32", 16, 32, 2100},
-                            {"bf16", 64, 31, 5000},       {"fp8_e4m3fn", 64, 47, 5000},  {"fp8_e4m3fnuz", 64, 59, 5000},
-                            {"fp8_ds_mla", 64, 37, 5000}, {"packed_bf16", 64, 31, 5000}, {"fp8_v32", 64, 52, 5000}};
+  const Budget budgets[] = {
+      {"bf16", 16, 18, 2100},       {"fp8_e4m3fn", 16, 30, 2100},  {"fp8_e4m3fnuz", 16, 45.5, 2100},
+      {"fp8_ds_mla", 16, 25, 2100}, {"packed_bf16", 16, 18, 2100}, {"fp8_v32", 16, 32, 2100},
+      {"bf16", 64, 31, 5000},       {"fp8_e4m3fn", 64, 47, 5000},  {"fp8_e4m3fnuz", 64, 59, 5000},
+      {"fp8_ds_mla", 64, 37, 5000}, {"packed_bf16", 64, 31, 5000}, {"fp8_v32", 64, 52, 5000}};
   std::printf("%-14s %5s %6s %6s %6s %6s %6s %6s %6s %6s %6s %6s %7s %7s\n", "a token", "heads", "all", "MFMA",
               "vector", "transc", "LDS", "memory", "scalar", "waits", "fixed", "tail", "LDS clk", "ideal");
   for (const auto& [format, heads, per_token, fixed_limit] : budgets) {
@@ -257,7 +277,7 @@ TEST(Gfx950, InstructionBudget) {
                 of(kWait) + of(kNop) + of(kBarrier), fixed, tail, clocks, ideal);
     EXPECT_LE(all, per_token);
     EXPECT_LE(fixed, fixed_limit);
-    EXPECT_LE(tail, heads == 16 ? 1600 : 2500);
+    EXPECT_LE(tail, heads == 16 ? 1500 : 2500);
     EXPECT_LE(clocks, 1.05 * ideal);
     const double dims = std::string(format) == "fp8_v32" ? 576 + 512 : 2 * 512;
     EXPECT_EQ(slope(low.mfma_passes, high.mfma_passes), dims * heads / 2048);
