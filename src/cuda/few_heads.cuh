@@ -249,7 +249,7 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
 template <int kHeads_>
 struct Few {
   static constexpr int kHeads = kHeads_, kThreads = 3 * kWarpgroup;
-  static constexpr int kRegisters = kHeads == 16 ? 168 : 216, kConvertRegisters = kHeads == 16 ? 168 : 144;
+  static constexpr int kRegisters = kHeads == 16 ? 176 : 216, kConvertRegisters = kHeads == 16 ? 160 : 144;
   static_assert(kRegisters + 2 * kConvertRegisters <= 504);
 
   template <typename Format, typename S>
