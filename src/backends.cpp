@@ -10,7 +10,7 @@ namespace pasa {
 extern const Backend kCudaSm90, kCudaSm90Turns, kCudaSm90Few, kCudaSm90Prefill, kCudaGeneral;
 #endif
 #ifdef PASA_WITH_HIP
-extern const Backend kHipGfx950;
+extern const Backend kHipGfx950, kHipGeneral;
 #endif
 extern const Backend kCpuAmx, kCpuAvx512, kCpuAvx2, kCpuPortable, kReference;
 
@@ -21,7 +21,7 @@ const Backend* const kTable[] = {
     &kCudaSm90,    &kCudaSm90Turns, &kCudaSm90Few, &kCudaSm90Prefill, &kCudaGeneral,
 #endif
 #ifdef PASA_WITH_HIP
-    &kHipGfx950,
+    &kHipGfx950,   &kHipGeneral,
 #endif
 #if defined(__x86_64__)
     &kCpuAmx,      &kCpuAvx512,     &kCpuAvx2,

@@ -27,7 +27,7 @@ using Four = Element __attribute__((ext_vector_type(4)));
 template <typename Element>
 using Eight = Element __attribute__((ext_vector_type(8)));
 
-constexpr int kWave = 64;
+constexpr int kWave = PASA_GFX >= 0x1000 ? 32 : 64;  // PASA_GFX: the architecture, 0x950
 constexpr float kMinusInf = -__builtin_inff();
 
 // Memory of a device pointer with the least assumptions: any alignment.

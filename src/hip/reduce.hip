@@ -1,6 +1,6 @@
 // Merges the partial results of split rows: out = sum_i 2^(m_i - M) acc_i / (sum_i 2^(m_i - M) l_i + 2^(sink - M)).
 //
-// Sixteen lanes take one head of one row, so that a wave's instructions serve four heads. In the first step a lane holds m
+// Sixteen lanes take one head of one row, so that a wave's instructions serve four heads (two where waves have 32 lanes). In the first step a lane holds m
 // and l of one split, in the second 32 of the 512 value dims: eight times four, 64 apart. Splits with l = 0 are passed over
 // whatever their acc holds: a record of zeros is read instead.
 #include "core/gpu_args.h"
@@ -34,7 +34,7 @@ inline void store(void* out, std::int64_t at, const f32x4 (&sum)[kChunks]) {
 
 inline void reduce(const MergeArgs& args) {
   const int token = static_cast<int>(__builtin_amdgcn_workgroup_id_x()), lane = lane_id(), column = lane & (kRow - 1);
-  const int wanted = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kReduceHeads + 4 * wave_id() + lane / kRow;
+  const int wanted = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * kReduceHeads + kWave / kRow * wave_id() + lane / kRow;
   const int head = wanted < args.heads ? wanted : args.heads - 1;
   const std::int64_t row = static_cast<std::int64_t>(token) * args.splits * args.heads + head;
   const std::int64_t acc_stride = static_cast<std::int64_t>(args.heads) * 512;
@@ -69,7 +69,7 @@ inline void reduce(const MergeArgs& args) {
       for (int c = 0; c < kChunks; ++c) sum[c] += load_any<f32x4>(from + 4 * kRow * c) * w;
     }
   };
-  round(0, true);
+  if (args.splits > 0) round(0, true);
   for (int base = kRow; base < args.splits; base += kRow) round(base, false);
 
   const Finish result = finish(top, total, args.sink ? args.sink[head] : kMinusInf);

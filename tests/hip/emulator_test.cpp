@@ -135,6 +135,13 @@ const std::vector<Unit>& units() {
          }
          return r;
        })},
+      {"pack_f16", 2, 1, Data::kBits,
+       lanewise([](const Matrix& m, int l) { return m(l, 0) >> 16 | m(l, 1) << 16; })},
+      {"bfrev", 1, 1, Data::kBits, lanewise([](const Matrix& m, int l) {
+         u32 r = 0;
+         for (int k = 0; k < 32; ++k) r = r << 1 | (m(l) >> k & 1);
+         return r;
+       })},
       {"bfi", 3, 1, Data::kBits,
        lanewise([](const Matrix& m, int l) { return (m(l, 0) & m(l, 1)) | (~m(l, 0) & m(l, 2)); })},
       {"and_or", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return (m(l, 0) & m(l, 1)) | m(l, 2); })},

@@ -54,6 +54,8 @@
 unit mov, 1, 1, v_mov_b32 v40, v10
 unit bitop3, 3, 1, v_bitop3_b32 v40, v10, v11, v12 bitop3:0x6a
 unit perm, 3, 1, v_perm_b32 v40, v10, v11, v12
+unit pack_f16, 2, 1, v_pack_b32_f16 v40, v10, v11 op_sel:[1,0,0]
+unit bfrev, 1, 1, v_bfrev_b32 v40, v10
 unit bfi, 3, 1, v_bfi_b32 v40, v10, v11, v12
 unit and_or, 3, 1, v_and_or_b32 v40, v10, v11, v12
 unit bfe_u32, 1, 1, v_bfe_u32 v40, v10, 5, 7

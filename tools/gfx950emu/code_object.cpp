@@ -16,7 +16,14 @@ struct Machine {
   Architecture architecture;
   u32 cu_lds_bytes;
 };
-constexpr Machine kMachines[] = {{0x4c, Architecture::kGfx942, 64 << 10}, {0x4f, Architecture::kGfx950, 160 << 10}};
+constexpr Machine kMachines[] = {{0x4c, Architecture::kGfx942, 64 << 10},
+                                 {0x4f, Architecture::kGfx950, 160 << 10},
+                                 {0x49, Architecture::kGfx1250, 320 << 10}};
+
+const Machine* find_machine(const Elf64_Ehdr& header) {
+  const auto* machine = std::ranges::find(kMachines, header.e_flags & 0xff, &Machine::flags);
+  return machine == std::end(kMachines) ? nullptr : machine;
+}
 
 // The metadata note is MessagePack. Only what kernels need: calls visit(path, value) for every number and string, the path
 // being the keys and array positions from the root, joined by '/'.
@@ -140,6 +147,14 @@ std::uint32_t KernelInfo::waves_per_simd() const {
   return waves;
 }
 
+std::optional<Architecture> CodeObject::architecture_of(std::span<const std::byte> elf) {
+  Elf64_Ehdr header;
+  if (elf.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, elf.data(), sizeof header);
+  const Machine* machine = find_machine(header);
+  return machine ? std::optional(machine->architecture) : std::nullopt;
+}
+
 CodeObject::CodeObject(std::span<const std::byte> elf) {
   const auto check = [&](u64 offset, u64 bytes) {
     if (offset > elf.size() || bytes > elf.size() - offset) throw Error("code object is cut short");
@@ -151,10 +166,10 @@ CodeObject::CodeObject(std::span<const std::byte> elf) {
   };
   const auto header = read(0, Elf64_Ehdr{});
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) || header.e_machine != 224) throw Error("not an AMDGPU code object");
-  const u32 mach = header.e_flags & 0xff;
-  const auto* machine = std::ranges::find(kMachines, mach, &Machine::flags);
-  if (machine == std::end(kMachines)) {
-    throw Error("code for an architecture that is not emulated (EF_AMDGPU_MACH " + std::to_string(mach) + ")");
+  const Machine* machine = find_machine(header);
+  if (!machine) {
+    throw Error("code for an architecture that is not known (EF_AMDGPU_MACH " + std::to_string(header.e_flags & 0xff) +
+                ")");
   }
   architecture_ = machine->architecture;
 

@@ -1,6 +1,8 @@
 // An AMDGPU code object in memory: its segments, symbols, kernel descriptors and the metadata note.
 #pragma once
 
+#include <optional>
+
 #include "machine.h"
 
 namespace gfx950emu {
@@ -15,6 +17,7 @@ class CodeObject {
  public:
   explicit CodeObject(std::span<const std::byte> elf);  // throws Error
 
+  static std::optional<Architecture> architecture_of(std::span<const std::byte> elf);
   Architecture architecture() const { return architecture_; }
   const u8* image() const { return image_.data() + align_; }
   std::size_t image_bytes() const { return image_.size() - align_; }

@@ -11,9 +11,9 @@ namespace gfx950emu {
 
 pasa::hip::Kernel EmulatedDriver::load(int, std::span<const std::byte> code, const char* name) {
   const std::lock_guard guard(lock_);
+  if (Program::architecture_of(code) != architecture_) return nullptr;
   auto found = programs_.find(code.data());
   if (found == programs_.end()) found = programs_.emplace(code.data(), Program(code)).first;
-  if (found->second.architecture() != architecture_) return nullptr;
   const std::vector<std::string> names = found->second.kernels();
   if (std::find(names.begin(), names.end(), name) == names.end()) return nullptr;
   kernels_.push_back({&found->second, name});

@@ -1,6 +1,6 @@
 // A functional emulator of gfx942 and gfx950 code objects: it loads the very ELF file that an AMD GPU would and executes
-// it on the CPU, one instruction at a time for the 64 lanes of a wave. The file says for which of the two it is. LLVM
-// decodes; nothing here knows our kernels.
+// it on the CPU, one instruction at a time for the 64 lanes of a wave. The file says for which of the two it is (of gfx1250
+// code, too, it tells the resources, but does not execute it). LLVM decodes; nothing here knows our kernels.
 //
 // It is a test tool, so it is stricter than the hardware. Each of these ends a launch with an Error that names the
 // instruction: a register used while its load is in flight (a missing s_waitcnt), an LDS race between waves, an access
@@ -99,7 +99,8 @@ class Program {
   Program(Program&&) noexcept;
   ~Program();
 
-  std::string_view architecture() const;  // "gfx950"
+  // "gfx942", "gfx950" or "gfx1250"; empty if it is none of them.
+  static std::string_view architecture_of(std::span<const std::byte> elf);
   std::vector<std::string> kernels() const;
   KernelInfo info(const std::string& kernel) const;
   // `arguments`: the bytes of the explicit arguments. Throws Error on any finding.

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -277,7 +278,10 @@ Program Program::from_file(const std::string& path) {
   return Program(std::as_bytes(std::span(bytes)));
 }
 
-std::string_view Program::architecture() const { return name_of(impl_->object.architecture()); }
+std::string_view Program::architecture_of(std::span<const std::byte> elf) {
+  const std::optional<Architecture> architecture = CodeObject::architecture_of(elf);
+  return architecture ? name_of(*architecture) : "";
+}
 
 std::vector<std::string> Program::kernels() const {
   std::vector<std::string> names;
@@ -299,6 +303,7 @@ std::map<std::string, int> Program::missing() {
 
 Stats Program::launch(const std::string& kernel, std::span<const std::byte> arguments, Dim3 grid, Dim3 block,
                       std::span<const Range> buffers, const Options& options) {
+  if (impl_->object.architecture() == Architecture::kGfx1250) throw Error("gfx1250 code is not executed");
   const KernelSymbol& symbol = impl_->object.kernel(kernel);
   const Code& code = impl_->code(kernel);
   const u8* descriptor = impl_->object.image() + symbol.descriptor;

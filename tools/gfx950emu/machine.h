@@ -25,12 +25,20 @@ using u64 = std::uint64_t;
 inline float as_float(u32 x) { return std::bit_cast<float>(x); }
 inline u32 as_bits(float x) { return std::bit_cast<u32>(x); }
 
+inline u32 reverse_bits(u32 x) {
+  u32 r = 0;
+  for (int k = 0; k < 32; ++k) r |= (x >> k & 1) << (31 - k);
+  return r;
+}
+
 constexpr int kLanes = 64;
 constexpr int kVccLo = 106, kM0 = 124, kExecLo = 126;  // scalar registers by encoding
 constexpr int kFirstAgpr = 256;                        // a0 in Wave::v
 
-enum class Architecture : u8 { kGfx942, kGfx950 };
-constexpr std::string_view name_of(Architecture a) { return a == Architecture::kGfx942 ? "gfx942" : "gfx950"; }
+enum class Architecture : u8 { kGfx942, kGfx950, kGfx1250 };
+constexpr std::string_view name_of(Architecture a) {
+  return a == Architecture::kGfx942 ? "gfx942" : a == Architecture::kGfx950 ? "gfx950" : "gfx1250";
+}
 
 struct Wave;
 struct Inst;

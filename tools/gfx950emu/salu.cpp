@@ -147,6 +147,7 @@ const Entry kEntries[] = {
     {"s_sext_i32_i8", op1<[](u32 a) { return static_cast<u32>(static_cast<i8>(a)); }>},
     {"s_sext_i32_i16", op1<[](u32 a) { return static_cast<u32>(static_cast<i16>(a)); }>},
     // bits
+    {"s_brev_b32", op1<reverse_bits>},
     {"s_not_b32",
      [](Wave& w, const Inst& i) {
        const u32 r = ~scalar32(w, i.op[1]);

@@ -302,6 +302,19 @@ void packed_move(Wave& w, const Inst& inst) {  // low from operand 1, high from 
   write_vector(w, inst.op[0].index + 1, half[1], w.exec());
 }
 
+// One half of each of two registers, by op_sel.
+void pack_halves(Wave& w, const Inst& inst) {
+  Lanes a, b;
+  load(w, inst, 1, false, a);
+  load(w, inst, 2, false, b);
+  u32 r[kLanes];
+  for (int l = 0; l < kLanes; ++l) {
+    const u32 low = a[l] >> (inst.op_sel & 1 ? 16 : 0), high = b[l] >> (inst.op_sel & 2 ? 16 : 0);
+    r[l] = (low & 0xffff) | high << 16;
+  }
+  store(w, inst, r);
+}
+
 // Packed pairs of 16 bits in one register.
 template <auto F>
 void packed_word(Wave& w, const Inst& inst) {
@@ -662,11 +675,7 @@ const Entry kEntries[] = {
     {"v_accvgpr_write_b32", int1<[](u32 a) { return a; }>},
     {"v_accvgpr_mov_b32", int1<[](u32 a) { return a; }>},
     {"v_not_b32", int1<[](u32 a) { return ~a; }>},
-    {"v_bfrev_b32", int1<[](u32 a) {
-       u32 r = 0;
-       for (int k = 0; k < 32; ++k) r |= (a >> k & 1) << (31 - k);
-       return r;
-     }>},
+    {"v_bfrev_b32", int1<reverse_bits>},
     {"v_prng_b32", int1<[](u32 a) { return (a << 1 ^ (a >> 31 ? 197u : 0)); }>},
     {"v_ffbh_u32", int1<[](u32 a) { return a ? static_cast<u32>(std::countl_zero(a)) : ~0u; }>},
     {"v_ffbl_b32", int1<[](u32 a) { return a ? static_cast<u32>(std::countr_zero(a)) : ~0u; }>},
@@ -690,6 +699,7 @@ const Entry kEntries[] = {
        return (n ? static_cast<u32>(static_cast<i32>(a >> (b & 31) << (32 - n)) >> (32 - n)) : 0);
      }>},
     {"v_perm_b32", int3<permute_bytes>},
+    {"v_pack_b32_f16", pack_halves},
     {"v_alignbit_b32", int3<[](u32 a, u32 b, u32 c) { return (static_cast<u32>((u64{a} << 32 | b) >> (c & 31))); }>},
     {"v_alignbyte_b32",
      int3<[](u32 a, u32 b, u32 c) { return (static_cast<u32>((u64{a} << 32 | b) >> (8 * (c & 3)))); }>},
