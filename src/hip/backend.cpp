@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "hip/device.h"
+#include "hip/order.h"
 
 namespace pasa {
 namespace hip {
@@ -48,6 +49,7 @@ std::string kernel_name(const Shape& shape, int head_tile) {
 struct Detail {
   int head_tile;
   Dim3 grid;
+  Order order;
 };
 
 // Wave instructions of a work-group for a row, and for each of its tiles, as the emulator counted them (docs/gfx950.md).
@@ -86,17 +88,18 @@ Tiling choose_tiling(const Problem& p) {
   return best;
 }
 
-// Work-group x takes rows of chiplet x % 8, see decode.hip. 16 heads: a group a row; 64: no more than run at once.
-constexpr std::int64_t kChiplets = 8;
-
-Dim3 grid_of(const Problem& p, const Tiling& tiling) {
+// Rows x head tiles x splits. 16 heads: a work-group for every row; 64: no more than run at once, each for several rows.
+Detail lay_out(const Problem& p, const Tiling& tiling) {
+  const bool many_heads = tiling.head_tile == 64;
   const std::int64_t y = ceil_div(p.heads, tiling.head_tile), z = tiling.splits;
-  std::int64_t x = p.tokens;
-  if (tiling.head_tile == 64) {
-    const std::int64_t at_once = driver().device(p.device_index).compute_units / (y * z) / kChiplets * kChiplets;
-    x = std::min(x, std::max(at_once, kChiplets));
-  }
-  return {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)};
+  const std::int64_t units = driver().device(p.device_index).compute_units;
+  const std::int64_t run = std::max<std::int64_t>((many_heads ? 1 : 2) * units / (y * z * kChiplets), 1);
+  const std::int64_t x = many_heads ? std::min(p.tokens, run * kChiplets) : p.tokens;
+  return {.head_tile = tiling.head_tile,
+          .grid = {static_cast<std::uint32_t>(x), static_cast<std::uint32_t>(y), static_cast<std::uint32_t>(z)},
+          .order = {.groups = static_cast<std::int32_t>(x),
+                    .run = static_cast<std::int32_t>(run),
+                    .by_run = make_divider(static_cast<std::uint32_t>(run))}};
 }
 
 std::string decline(const Problem& p) {
@@ -110,14 +113,15 @@ std::string decline(const Problem& p) {
 
 void plan(const Problem& p, Plan& plan) {
   const Tiling tiling = choose_tiling(p);
-  const Dim3 grid = grid_of(p, tiling);
+  const Detail detail = lay_out(p, tiling);
   plan.splits = tiling.splits;
   const std::int64_t rows = p.tokens * plan.splits * p.heads;
   const bool wants_space = plan.splits > 1 && !p.skip_reduce;
   plan.workspace_bytes = wants_space ? static_cast<std::size_t>(rows) * (kValueDim + 2) * sizeof(float) : 0;
-  plan.detail = std::make_shared<Detail>(Detail{tiling.head_tile, grid});
-  plan.summary = concat(kernel_name(p, tiling.head_tile), ", tile ", tiling.head_tile, " heads x ", kKeyTile,
-                        " tokens, splits ", plan.splits, ", work-groups ", grid.x * grid.y * grid.z);
+  plan.detail = std::make_shared<Detail>(detail);
+  plan.summary =
+      concat(kernel_name(p, tiling.head_tile), ", tile ", tiling.head_tile, " heads x ", kKeyTile, " tokens, splits ",
+             plan.splits, ", work-groups ", detail.grid.x * detail.grid.y * detail.grid.z);
 }
 
 // ---- running ---------------------------------------------------------------------------------------------------------
@@ -125,13 +129,13 @@ void plan(const Problem& p, Plan& plan) {
 // decode.hip's parameters.
 struct DecodeArgs {
   Args args;
-  std::int32_t step;
+  Order order;
 };
 
 void run(const Problem& p, const Plan& plan, void* workspace, void* stream) {
-  const auto& [head_tile, grid] = *static_cast<const Detail*>(plan.detail.get());
-  const DecodeArgs call{make_args(p, plan, workspace), static_cast<std::int32_t>(ceil_div(grid.x, kChiplets))};
-  launch(p.device_index, "decode", kernel_name(p, head_tile).c_str(), grid, call, stream);
+  const auto& detail = *static_cast<const Detail*>(plan.detail.get());
+  const DecodeArgs call{make_args(p, plan, workspace), detail.order};
+  launch(p.device_index, "decode", kernel_name(p, detail.head_tile).c_str(), detail.grid, call, stream);
   if (call.args.partial && !plan.partial) launch_merge(p.device_index, make_merge_args(call.args), stream);
 }
 

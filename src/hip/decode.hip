@@ -17,6 +17,7 @@
 #include "core/number.h"
 #include "hip/finish.h"
 #include "hip/gather.h"
+#include "hip/order.h"
 
 #pragma clang force_cuda_host_device begin
 
@@ -434,22 +435,15 @@ struct Only {
   }
 };
 
-// Rows are dealt to the eight chiplets in runs of neighbours, which tend to select the same keys, since each chiplet has an
-// L2 cache of its own: work-group i runs on chiplet i % 8. Of the chiplet's rows a group takes every step-th.
-constexpr int kChiplets = 8;
-
 template <typename S, typename Formats>
-inline void decode(const Args& kernel_args, int step, Smem<S>& smem) {
-  const auto group = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
-  const int chiplet = group % kChiplets, tokens = static_cast<int>(kernel_args.tokens);
-  const int run = tokens / kChiplets, longer = tokens % kChiplets;  // the first few runs are longer by one
-  const int first = chiplet * run + (chiplet < longer ? chiplet : longer), end = first + run + (chiplet < longer);
+inline void decode(const Args& kernel_args, const Order& order, Smem<S>& smem) {
+  const auto rows = static_cast<int>(kernel_args.tokens);
+  auto position = static_cast<int>(__builtin_amdgcn_workgroup_id_x());
   const int first_head = static_cast<int>(__builtin_amdgcn_workgroup_id_y()) * S::kHeads;
   const int split = static_cast<int>(__builtin_amdgcn_workgroup_id_z());
   const Places<S> places(smem);
   smem.raise = 0;
-  int row = first + group / kChiplets, buffer = 0;
-  if (row >= end) return;
+  int row = row_at(position, rows, order), buffer = 0;
   Query<S> query;
   load_query(kernel_args, row, first_head, query);
   if constexpr (S::kAhead) {
@@ -464,14 +458,16 @@ inline void decode(const Args& kernel_args, int step, Smem<S>& smem) {
         list.attend(args, query, smem, st, places, buffer);
       }
       const int done = row;
-      row += step;
-      if (row < end) {  // its first tile and queries arrive while this row is finished
-        wait_loads();   // of a row without tokens, which did not need its queries
+      position += order.groups;
+      const bool more = position < rows;
+      if (more) {      // its first tile and queries arrive while this row is finished
+        wait_loads();  // of a row without tokens, which did not need its queries
+        row = row_at(position, rows, order);
         load_query(args, row, first_head, query);
         list.begin(args, 0, row, split, places, buffer);
       }
       store_result(args, done, first_head, split, smem, st);
-      if (row >= end) return;
+      if (!more) return;
       sync_lds();  // the next row writes where this one may still be read
     }
   } else {  // a group for every row
@@ -503,10 +499,10 @@ using Any576 = FormatList<Coded<PASA_KV_BF16, Bf16<576>>, Coded<PASA_KV_FP8_V32,
 #define PASA_DECODE(name, word, dim, head_tiles, score_heads, formats)                                   \
   extern "C" __attribute__((global, amdgpu_flat_work_group_size(256, 256),                               \
                             amdgpu_waves_per_eu(head_tiles == 1 ? 2 : 1, head_tiles == 1 ? 2 : 1))) void \
-  name(pasa::gpu::Args args, int step) {                                                                 \
+  name(pasa::gpu::Args args, pasa::hip::Order order) {                                                   \
     using Shape = pasa::hip::Shape<word, dim, head_tiles, score_heads>;                                  \
     __attribute__((shared)) static pasa::hip::Smem<Shape> smem;                                          \
-    pasa::hip::decode<Shape, formats>(args, step, smem);                                                 \
+    pasa::hip::decode<Shape, formats>(args, order, smem);                                                \
   }
 PASA_DECODE(decode_bf16_512, __bf16, 512, 1, 1, pasa::hip::Only<pasa::Bf16<512>>)
 PASA_DECODE(decode_f16_512, _Float16, 512, 1, 1, pasa::hip::Only<pasa::F16<512>>)

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "harness/case.h"
@@ -15,6 +16,7 @@
 #include "harness/data.h"
 #include "harness/device_hip.h"
 #include "harness/short_cases.h"
+#include "hip/order.h"
 #include "tools/gfx950emu/driver.h"
 
 namespace pasa {
@@ -108,6 +110,26 @@ TEST(Gfx950, MixedFormats) {
   for (const char* format : {"bf16", "f16,q=f16"}) check(concat("decode:T=2,H=16,D=576,len=140,fmt=", format));
 }
 
+// Every row once, neighbours on one chiplet, late rows on all.
+TEST(Gfx950, OrderOfRows) {
+  for (int run : {1, 3, 32}) {
+    const hip::Order order{.groups = 0, .run = run, .by_run = gpu::make_divider(static_cast<std::uint32_t>(run))};
+    for (int rows : {1, 7, 8, 9, 23, 24, 25, 255, 256, 257, 1000}) {
+      std::vector<int> chiplet(static_cast<std::size_t>(rows), -1);
+      for (int i = 0; i < rows; ++i) {
+        const int row = hip::row_at(i, rows, order);
+        ASSERT_TRUE(row >= 0 && row < rows && chiplet[static_cast<std::size_t>(row)] == -1)
+            << run << " " << rows << " " << i;
+        chiplet[static_cast<std::size_t>(row)] = i % hip::kChiplets;
+      }
+      const int rounds = rows / (run * hip::kChiplets) + 1;
+      int changes = 0;
+      for (std::size_t i = 1; i < chiplet.size(); ++i) changes += chiplet[i] != chiplet[i - 1];
+      EXPECT_LT(changes, rounds * hip::kChiplets) << run << " " << rows;
+    }
+  }
+}
+
 // More rows than the device runs at once: work-groups take several, each chiplet its own run of rows.
 TEST(Gfx950, GroupsTakeSeveralRows) {
   const int units = std::exchange(emulator().compute_units, 8);
@@ -117,6 +139,8 @@ TEST(Gfx950, GroupsTakeSeveralRows) {
   check("decode:T=18,H=65,len=130,splits=2,fmt=fp8_e4m3fn,lengths=from0");
   check("decode:T=17,H=64,len=100,fmt=fp8_v32,lengths=from0,block_h=64");
   check("decode:T=9,H=64,D=576,len=100,fmt=bf16,lengths=edges,block_h=64");
+  check("prefill:T=19,H=64,len=70,fmt=fp8_e4m3fnuz,lengths=from0");
+  check("prefill:T=19,H=64,len=70,fmt=f16,q=f16,lengths=from0");
   check("decode:T=41,H=16,len=20,fmt=bf16");
   emulator().compute_units = units;
 }
