@@ -271,10 +271,11 @@ class Checker {
       require_shape(s.names.scales, s.c.kv_scales, {kv.shape[0], dim() / 64}, "slots, D/64");
     }
     const pasa_tensor& pe = s.c.kv_pe;
+    if (!present(pe) || !s.two_pieces(dim())) return;
     const bool fits =
         pe.shape[0] == kv.shape[0] && pe.shape[pe.rank - 1] == kPeDim && (pe.rank == 2 || pe.shape[1] == 1);
-    require(PASA_ERROR_SHAPE, !present(pe) || !s.two_pieces(dim()) || fits, s.names.pe, " is ", Dims{pe},
-            ", expected [", kv.shape[0], ", ", kPeDim, "] (slots, ", kPeDim, ")");
+    require(PASA_ERROR_SHAPE, fits, s.names.pe, " is ", Dims{pe}, ", expected [", kv.shape[0], ", ", kPeDim,
+            "] (slots, ", kPeDim, ")");
   }
 
   // Dimensions from `first` on must be dense; empty tensors have no strides to speak of.

@@ -31,6 +31,23 @@ TEST(Hpp, AttendSolvesAProblem) {
   for (const std::uint16_t word : data.out) ASSERT_EQ(word, 0x3f80);  // all keys are 1
 }
 
+// Both tokens of a sequence by one list, the RoPE part before the latent one in rows of 576.
+TEST(Hpp, AttendSolvesDenseMla) {
+  Data data;
+  std::vector<std::uint16_t> q(kTokens * kHeads * 576, 0x3c00), kv(kSlots * 576, 0x3f80);
+  std::vector<float> lse(kTokens * kHeads);
+  data.problem.q = pasa::tensor(q.data(), PASA_BF16, {kTokens, kHeads, 576});
+  data.problem.main.kv = pasa::tensor(kv.data() + 64, PASA_BF16, {kSlots, 512}, {576, 1});
+  data.problem.main.kv_pe = pasa::tensor(kv.data(), PASA_BF16, {kSlots, 64}, {576, 1});
+  data.problem.main.indices = pasa::tensor(data.slots.data(), PASA_I32, {1, 2});
+  data.problem.queries_per_list = kTokens;
+  data.problem.kv_scale = 0.5;
+  data.problem.lse = pasa::tensor(lse.data(), PASA_F32, {kTokens, kHeads});
+  pasa::attend(data.problem);
+  for (const std::uint16_t word : data.out) ASSERT_EQ(word, 0x3f00);   // all keys are 1/2
+  EXPECT_NEAR(lse[kTokens * kHeads - 1] - lse[0], 0.6931472f, 1e-6f);  // the first token sees one key, the last two
+}
+
 TEST(Hpp, APlanIsMadeOnceAndRunOften) {
   Data data;
   data.problem.kv_splits = 2;
