@@ -28,7 +28,7 @@ const char* kernel_name(const Shape& shape) {
 // The split count with the least cost: rounds of work-groups (as many as compute units), each a fixed part and its tiles,
 // and the merge. The weights are wave instructions that the emulator counted (pasa bench --device gfx950-emu).
 int choose_splits(const Problem& p) {
-  constexpr std::int64_t kFixed = 2500, kTileCost = 1900, kMerge = 1500, kMergeSplit = 250;
+  constexpr std::int64_t kFixed = 3200, kTileCost = 2200, kMerge = 1500, kMergeSplit = 250;
   const std::int64_t units = std::max(driver().device(p.device_index).compute_units, 1);
   int best = 1;
   std::int64_t least = INT64_MAX;

@@ -96,6 +96,13 @@ inline u32 pack(f32x2 x) {
   if constexpr (W == Word16::kBf16) return __builtin_bit_cast(u32, __builtin_convertvector(x, bf16x2));
   return __builtin_bit_cast(u32, __builtin_convertvector(x, f16x2));
 }
+// The same of floats that are words: no rounding.
+template <Word16 W>
+inline u32 pack_exact(f32x2 x) {
+  if constexpr (W == Word16::kF16) return pack<W>(x);
+  const float low = x[0], high = x[1];  // clang casts the bits of a vector's first element, whichever is named
+  return __builtin_amdgcn_perm(__builtin_bit_cast(u32, high), __builtin_bit_cast(u32, low), 0x07060302);
+}
 template <Word16 W>
 inline f32x2 unpack(u32 pair) {
   if constexpr (W == Word16::kBf16) {
@@ -116,22 +123,29 @@ inline u32 without_nan(u32 pair) {
 // The fp8 that the architecture's own conversion means.
 constexpr Fp8 kNativeFp8 = PASA_GFX == 0x942 ? Fp8::kE4m3fnuz : Fp8::kE4m3fn;
 
-// Two codes of a word. The other e4m3 by way of fp16: with its bits in place it is the value times a power of two,
-// subnormals included; NaN codes apart.
+// Two codes of a word. What the conversion does not mean: e4m3fn read as fnuz is half the value, but -0 and NaN have other
+// codes. fnuz goes by way of fp16: with its bits in place it is the value times a power of two, subnormals included.
 template <Fp8 F, bool High>
 inline f32x2 to_floats(u32 codes) {
   if constexpr (F == kNativeFp8) {
     return fp8_to_float<High>(codes);
+  } else if constexpr (F == Fp8::kE4m3fn) {
+    const u32 magnitude = codes & 0x7f7f7f7fu, minus_zeros = ~(magnitude + 0x7f7f7f7fu) & codes & 0x80808080u;
+    f32x2 result = fp8_to_float<High>(codes ^ minus_zeros) * 2.0f;
+    if ((magnitude + 0x01010101u) & 0x80808080u) {  // rare
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if ((magnitude >> (8 * i + (High ? 16 : 0)) & 0x7f) == 0x7f) result[i] = __builtin_nanf("");
+      }
+    }
+    return result;
   } else {
-    constexpr float kBias = F == Fp8::kE4m3fn ? 256.0f : 128.0f;
     f32x2 result;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 code = codes >> (8 * i + (High ? 16 : 0)) & 0xff;
-      const bool is_nan = F == Fp8::kE4m3fn ? (code & 0x7f) == 0x7f : code == 0x80;
       const auto half = static_cast<u16>((code & 0x80) << 8 | (code & 0x7f) << 7);
-      const float value = static_cast<float>(__builtin_bit_cast(_Float16, half)) * kBias;
-      result[i] = is_nan ? __builtin_nanf("") : value;
+      result[i] = code == 0x80 ? __builtin_nanf("") : static_cast<float>(__builtin_bit_cast(_Float16, half)) * 128.0f;
     }
     return result;
   }
@@ -217,12 +231,11 @@ inline void place(const Raw& raw, Smem& smem, bool nan_to_zero) {
     const int chunk = thread % kKeyThreads + kKeyThreads * i;
     if (C::kAll % kKeyThreads && chunk >= C::kAll) return;
     if (chunk < C::kCodes) {
+      constexpr bool kHasFloatScale =
+          Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat;
       float scale = 1.0f;
-      if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-        scale = ue8m0_to_float(static_cast<u8>(raw.scale[i]));
-      } else if constexpr (Format::kScales > 0 && Format::kScaling != Scaling::kNone) {
-        scale = __builtin_bit_cast(float, raw.scale[i]);
-      }
+      if constexpr (Format::kScaling == Scaling::kTailUe8m0) scale = ue8m0_to_float(static_cast<u8>(raw.scale[i]));
+      if constexpr (kHasFloatScale) scale = __builtin_bit_cast(float, raw.scale[i]);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         u32x4 words;
@@ -231,7 +244,8 @@ inline void place(const Raw& raw, Smem& smem, bool nan_to_zero) {
           const u32 codes = raw.chunk[i][2 * half + k / 2];
           const f32x2 value =
               k % 2 ? to_floats<Format::kFlavour, true>(codes) : to_floats<Format::kFlavour, false>(codes);
-          words[k] = pack<W>(Format::kScaling == Scaling::kNone ? value : value * scale);
+          // A code times a power of two has four significant bits.
+          words[k] = kHasFloatScale ? pack<W>(value * scale) : pack_exact<W>(value * scale);
         }
         store(16 * chunk + 8 * half, words);
       }
