@@ -57,7 +57,11 @@ const std::vector<Kernel>& kernels() {
       list.push_back({info.name, info.device, info.reason});
     }
 #ifdef PASA_TEST_AMX_EMULATED
-    list.push_back({std::string(kCpuAmxEmulated.name), "cpu", kCpuAmxEmulated.unavailable(), &kCpuAmxEmulated});
+    list.push_back({std::string(kCpuAmxEmulated.name), "cpu", kCpuAmxEmulated.unavailable(), &kCpuAmxEmulated, true});
+#endif
+#ifdef PASA_TEST_CUDA_EMULATED  // linked with tools/ptxemu: its kernels alone, the others have a program of their own
+    std::erase_if(list, [](const Kernel& kernel) { return kernel.device != "cuda"; });
+    for (Kernel& kernel : list) kernel.emulated = true;
 #endif
     return list;
   }();

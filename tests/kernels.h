@@ -17,6 +17,7 @@ struct Kernel {
   std::string device;   // "cpu", "cuda"
   std::string missing;  // why this machine cannot run it; empty if it can
   const Backend* unlisted = nullptr;
+  bool emulated = false;  // instruction by instruction: small problems only
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Kernel& kernel) { return out << kernel.name; }
