@@ -161,6 +161,15 @@ __device__ void store_row(std::uint16_t* to, const float (&o)[128], int r, float
   }
 }
 
+// The same, of a part, as floats.
+__device__ inline void store_partial_row(float* to, const float (&o)[128], int r, float factor) {
+  to += threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < 32; ++j) {
+    *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor};
+  }
+}
+
 // What a (token, head) row leaves beside its output; `top` in base 2.
 __device__ inline void write_row(const Args& args, std::int64_t token, int head, float lse, float top) {
   if (args.lse) args.lse[at(args.lse_stride, token, head)] = lse;

@@ -17,8 +17,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <memory>
+#include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "core/backend.h"
 #include "core/softmax.h"
@@ -80,17 +81,17 @@ struct Params {
   Args args;
   std::int32_t groups;  // of 64 heads
   Divider by_groups;
-  std::uint32_t items;     // rows x groups
+  std::uint32_t items;     // rows x splits x groups
   std::uint32_t* counter;  // of items taken beyond the first of each block
 
   struct Item {
     std::int64_t token;
-    int head, heads;  // first head, and how many
+    int split, head, heads;  // first head, and how many
   };
   __device__ Item item(std::uint32_t i) const {
-    const std::uint32_t token = divide(i, by_groups);
-    const int head = static_cast<int>(i - token * groups) * kTileHeads;
-    return {token, head, min(kTileHeads, args.heads - head)};
+    const std::uint32_t row = divide(i, by_groups), token = divide(row, args.by_splits);
+    const int head = static_cast<int>(i - row * groups) * kTileHeads;
+    return {token, static_cast<int>(row - token * args.splits), head, min(kTileHeads, args.heads - head)};
   }
 };
 
@@ -180,10 +181,10 @@ class Walk {
 
   __device__ void open() {
     const Args& args = params_.args;
-    const std::int64_t token = params_.item(item_).token;
+    const Params::Item item = params_.item(item_);
     share_ = {};
-    share_.list[0] = row_of(args.source[0], token);
-    if (args.source_count == 2) share_.list[1] = row_of(args.source[1], token);
+    share_.list[0] = part_of(args, 0, item.token, item.split);
+    if (args.source_count == 2) share_.list[1] = part_of(args, 1, item.token, item.split);
     share_.end = share_.list[0].count + share_.list[1].count;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     position_ = lane / kWarpTokens * kTileTokens + warp * kWarpTokens + lane % kWarpTokens;
@@ -432,9 +433,17 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
         const Params::Item it = params.item(ptx::opaque(i));
         const int head = it.head + rows.at[r];
         if (lane % 4 != 0 || rows.at[r] >= it.heads) continue;
-        const Finish end = finish(softmax.ref[r], sum, args.sink ? args.sink[head] : -kInfinity);
-        write_row(args, it.token, head, end.lse, top);
-        smem.finish[p.slot][rows.at[r]] = end.scale * args.value_scale;
+        float factor;
+        if (args.partial) {
+          factor = top == -kInfinity ? 1 : ptx::ex2(softmax.ref[r] - top);
+          const std::int64_t to = partial_at(args, it.token, it.split, head);
+          args.partials.m[to] = top, args.partials.l[to] = sum * factor;
+        } else {
+          const Finish end = finish(softmax.ref[r], sum, args.sink ? args.sink[head] : -kInfinity);
+          write_row(args, it.token, head, end.lse, top);
+          factor = end.scale;
+        }
+        smem.finish[p.slot][rows.at[r]] = factor * args.value_scale;
       }
       if (threadIdx.x == 0) smem.last[p.slot] = last;
       ptx::fence_proxy_async_shared();
@@ -494,9 +503,15 @@ __device__ void values(const Params& params, Smem<Format>& smem, Address<Format>
     const Params::Item it = params.item(ptx::opaque(i));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      std::uint16_t* to =
-          args.out + pasa::cuda::at(args.out_stride, it.token, it.head + rows.at[r]) + half * (kValueDim / 2);
-      store_row<kWord>(to, o, r, factor[r], rows.at[r] < it.heads);
+      const int head = it.head + rows.at[r], column = half * (kValueDim / 2);
+      const bool real = rows.at[r] < it.heads;
+      if (args.partial) {
+        float* to = args.partials.acc + partial_at(args, it.token, it.split, head) * kValueDim + column;
+        if (real) store_partial_row(to, o, r, factor[r]);
+      } else {
+        std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, it.token, head) + column;
+        store_row<kWord>(to, o, r, factor[r], real);
+      }
     }
   }
 }
@@ -584,6 +599,8 @@ bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_ca
 // From here on, in items a block, the decode kernel, which splits rows, has nothing left to split for.
 constexpr int kItemsPerBlock = 4;
 constexpr std::string_view kName = "cuda:sm90_prefill";
+// The workspace begins with the counter; partials follow.
+constexpr std::size_t kCounterBytes = 256;
 
 int groups_of(const Problem& problem) { return (problem.heads + kTileHeads - 1) / kTileHeads; }
 
@@ -592,7 +609,6 @@ std::string cannot(const Problem& problem) {
   if (std::string reason = unavailable_on(problem.device_index, 90); !reason.empty()) return reason;
   const Device& gpu = device(problem.device_index);
   if (gpu.capability() != 90) return concat(gpu.name, " is not a Hopper GPU");
-  if (problem.splits > 1) return "it does not split rows";
   const pasa_kv_format format = problem.source[0].format;
   if (kernel_of(problem).launch == nullptr) {
     return concat("kv is ", find_format(format)->name, " with D = ", problem.dim, " and q is ",
@@ -619,7 +635,7 @@ std::string cannot(const Problem& problem) {
   if (!even(problem.q, problem.q_stride) || !even(problem.out, problem.out_stride)) {
     return "q or out is not at multiples of 16 bytes, the width of a copy";
   }
-  if (problem.tokens > INT32_MAX / 2 / groups_of(problem)) return "too many rows";
+  if (problem.tokens * std::max(1, problem.splits) > INT32_MAX / 2 / groups_of(problem)) return "too many rows";
   return "";
 }
 
@@ -638,28 +654,31 @@ void plan(const Problem& problem, Plan& plan) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel.launch), cudaFuncAttributeMaxDynamicSharedMemorySize,
                              static_cast<int>(kernel.shared_bytes)),
         "cudaFuncSetAttribute");
-  plan.splits = 1;
-  plan.workspace_bytes = sizeof(std::uint32_t);
-  plan.summary = "64 heads x 64 keys, blocks take the next row";
+  plan.splits = std::max(1, problem.splits);
+  const bool given = problem.skip_reduce && plan.splits > 1;
+  plan.workspace_bytes = kCounterBytes;
+  if (plan.splits > 1 && !given) plan.workspace_bytes += partials_bytes(problem.tokens, plan.splits, problem.heads);
+  plan.summary = concat("64 heads x 64 keys, blocks take the next row, splits ", plan.splits);
 }
 
 void run(const Problem& problem, const Plan& plan, void* workspace, void* stream) {
   const DeviceScope scope(problem.device_index);
-  const auto on = static_cast<cudaStream_t>(stream);
-  const Args args = make_args(problem, plan, workspace);
+  const Args args = make_args(problem, plan, static_cast<std::byte*>(workspace) + kCounterBytes);
   if (!cannot(problem).empty()) {  // this call's addresses are not as even as the plan's: the general kernel's case
     launch_general(args, 16, stream);
-    return;
+  } else {
+    const auto on = static_cast<cudaStream_t>(stream);
+    const int groups = groups_of(problem);
+    const std::int64_t items = problem.tokens * plan.splits * groups;
+    const Params params{args, groups, make_divider(static_cast<std::uint32_t>(groups)),
+                        static_cast<std::uint32_t>(items), static_cast<std::uint32_t*>(workspace)};
+    check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
+    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
+    const Kernel kernel = kernel_of(problem);
+    kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params);
+    check(cudaGetLastError(), "prefill_sm90");
   }
-  const int groups = groups_of(problem);
-  const std::int64_t items = problem.tokens * groups;
-  const Params params{args, groups, make_divider(static_cast<std::uint32_t>(groups)), static_cast<std::uint32_t>(items),
-                      static_cast<std::uint32_t*>(workspace)};
-  check(cudaMemsetAsync(workspace, 0, sizeof(std::uint32_t), on), "cudaMemsetAsync");
-  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
-  const Kernel kernel = kernel_of(problem);
-  kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params);
-  check(cudaGetLastError(), "prefill_sm90");
+  if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);
 }
 
 }  // namespace
