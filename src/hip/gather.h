@@ -104,8 +104,11 @@ struct Gather16 {
     if (direct) {
       const u32 offset = lane_offset(16 * static_cast<u32>(lane));
       for_each_row(f.token.record, [&](int i, const Global<u8>* row) {
-        Lds<u8>* to = rows.tile + i * R::kRowBytes;
-        Ahead ? copy_to_lds_unwatched(row, offset, to) : copy_to_lds(row, offset, to);
+        if constexpr (Ahead) {
+          copy_to_lds_unwatched(row, offset, rows.tile, i * R::kRowBytes);
+        } else {
+          copy_to_lds(row, offset, rows.tile + i * R::kRowBytes);
+        }
       });
     } else {
 #pragma unroll 4

@@ -115,13 +115,14 @@ using Lds = T __attribute__((address_space(3)));
 inline void copy_to_lds(const Global<u8>* from, u32 offset, Lds<u8>* lds) {
   __builtin_amdgcn_global_load_lds(const_cast<Global<u8>*>(from + offset), lds, 16, 0, 0);
 }
-// The same behind the compiler's back, which would wait for the copy before the next read of any LDS: waiting is up to the
-// caller. Nothing else of gfx950 code uses m0.
-inline void copy_to_lds_unwatched(const Global<u8>* from, u32 offset, Lds<u8>* lds) {
-  asm volatile("s_mov_b32 m0, %0\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %1, %2"
+// The same, to lds + displacement, behind the compiler's back, which would wait for the copy before the next read of any
+// LDS. It is up to the caller to wait_loads(), and to leave five instructions between a v_readlane of `from` and its use,
+// which the compiler does not see here. Nothing else of gfx950 code uses m0.
+inline void copy_to_lds_unwatched(const Global<u8>* from, u32 offset, Lds<u8>* lds, int displacement) {
+  asm volatile("s_add_u32 m0, %0, %1\n\ts_nop 0\n\tglobal_load_lds_dwordx4 %2, %3"
                :
-               : "s"(reinterpret_cast<u32>(lds)), "v"(offset), "s"(from)
-               : "memory");
+               : "s"(reinterpret_cast<u32>(lds)), "is"(displacement), "v"(offset), "s"(from)
+               : "memory", "scc");
 }
 // 16 lanes read a 4 x 16 matrix of 16-bit elements, lane i naming elements 4 (i % 4).. of row i / 4; lane i gets column i.
 template <typename Element>

@@ -342,6 +342,11 @@ TEST(Emulator, FindsMatrixHazards) {
   EXPECT_EQ(failure("good_mfma_chain", 12, 4), "");
 }
 
+TEST(Emulator, FindsAddressesTooEarly) {
+  EXPECT_NE(failure("bad_scalar_address", 1, 1).find("used as an address after 4 of 5 wait states"), std::string::npos);
+  EXPECT_EQ(failure("good_scalar_address", 1, 1), "");
+}
+
 TEST(Emulator, NamesWhatItLacks) {
   EXPECT_NE(failure("bad_unknown", 1, 1).find("instruction not implemented"), std::string::npos);
   EXPECT_EQ(program().missing(), (std::map<std::string, int>{{"v_sin_f32", 1}}));

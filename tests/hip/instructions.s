@@ -232,6 +232,23 @@ begin good_mfma_chain, 12, 4
   v_mfma_f32_16x16x32_bf16 v[40:43], v[10:13], v[14:17], v[18:21]
   v_mfma_f32_16x16x32_bf16 v[40:43], v[10:13], v[14:17], v[40:43]
 end good_mfma_chain, 4
+begin bad_scalar_address, 1, 1
+  v_mov_b32 v3, s4
+  s_mov_b32 s11, s5
+  v_readfirstlane_b32 s10, v3
+  s_nop 3
+  global_load_dword v40, v1, s[10:11]
+  s_waitcnt vmcnt(0)
+end bad_scalar_address, 1
+
+begin good_scalar_address, 1, 1
+  v_mov_b32 v3, s4
+  s_mov_b32 s11, s5
+  v_readfirstlane_b32 s10, v3
+  s_nop 4
+  global_load_dword v40, v1, s[10:11]
+  s_waitcnt vmcnt(0)
+end good_scalar_address, 1
 unit bad_unknown, 1, 1, v_sin_f32 v40, v10
 // Two waves: both write dword 0 with their own value; or one reads what the other wrote, without a barrier.
 

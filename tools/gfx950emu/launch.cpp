@@ -100,12 +100,26 @@ void check_hazards(const Wave& w, const Inst& inst) {
   }
 }
 
+// A scalar register that a vector instruction wrote (v_readlane) is no address before five wait states are over.
+constexpr int kScalarHazard = 5;
+void check_addresses(const Wave& w, const Inst& inst) {
+  for (const Operand& o : inst.op) {
+    if (o.kind != Operand::kScalar) continue;
+    for (int r = o.index; r < o.index + o.count; ++r) {
+      if (!w.vector_wrote[r] || w.states - w.vector_wrote[r] > kScalarHazard) continue;
+      finding(inst, "scalar register of a vector instruction used as an address after " +
+                        std::to_string(w.states - w.vector_wrote[r] - 1) + " of 5 wait states");
+    }
+  }
+}
+
 void step(Wave& w, const Code& code) {
   const Inst& inst = code.fetch(w.pc);
   if (!inst.run) finding(inst, "instruction not implemented");
   if (!w.memory.empty() || !w.lds.empty() || !w.scalar_memory.empty()) check_pending(w, inst);
   const Options& options = *w.group->options;
   if (options.check_hazards && w.states - w.last_matrix <= kLongestHazard + 1) check_hazards(w, inst);
+  if (options.check_hazards && inst.kind == Class::kMemory) check_addresses(w, inst);
   if (options.trace)
     std::fprintf(stderr, "w%d %06llx %s\n", w.id, static_cast<unsigned long long>(inst.pc), inst.text.c_str());
   ++(*w.counts)[inst.id];
@@ -117,6 +131,9 @@ void step(Wave& w, const Code& code) {
     for (int r = d.index; r < d.index + d.count; ++r) {
       w.matrix[r] = {w.states, d.index, d.count, static_cast<u8>(inst.passes)};
     }
+  }
+  if (inst.kind == Class::kVector && !inst.op.empty() && inst.op[0].kind == Operand::kScalar) {
+    for (int r = inst.op[0].index; r < inst.op[0].index + inst.op[0].count; ++r) w.vector_wrote[r] = w.states;
   }
   ++w.states;
 }

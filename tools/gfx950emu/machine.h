@@ -126,6 +126,7 @@ struct Wave {
     u16 first = 0;
     u8 registers = 0, passes = 0;
   } matrix[512];
+  u64 vector_wrote[256] = {};          // per scalar register, when a vector instruction last did
   std::vector<u64>* counts = nullptr;  // by Inst::id
 
   u64 s64(int i) const { return s[i] | static_cast<u64>(s[i + 1]) << 32; }
