@@ -303,10 +303,7 @@ __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<
     } else if (args.partial) {
       if (!real) continue;
       float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
-#pragma unroll
-      for (int j = 0; j < 32; ++j) {
-        *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor[r], o[4 * j + 2 * r + 1] * factor[r]};
-      }
+      store_partial_row(to, o, r, factor[r]);
     } else {
       std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + half * (kValueDim / 2);
       store_row<Word16::kBf16>(to, o, r, factor[r], real);

@@ -161,9 +161,8 @@ __device__ void store_row(std::uint16_t* to, const float (&o)[128], int r, float
   }
 }
 
-// The same, of a part, as floats.
+// The same, of a part, as floats; `to` is the place of this thread's first two columns.
 __device__ inline void store_partial_row(float* to, const float (&o)[128], int r, float factor) {
-  to += threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 32; ++j) {
     *reinterpret_cast<float2*>(to + 8 * j) = {o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor};

@@ -507,7 +507,7 @@ __device__ void values(const Params& params, Smem<Format>& smem, Address<Format>
       const bool real = rows.at[r] < it.heads;
       if (args.partial) {
         float* to = args.partials.acc + partial_at(args, it.token, it.split, head) * kValueDim + column;
-        if (real) store_partial_row(to, o, r, factor[r]);
+        if (real) store_partial_row(to + threadIdx.x % 4 * 2, o, r, factor[r]);
       } else {
         std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, it.token, head) + column;
         store_row<kWord>(to, o, r, factor[r], real);
