@@ -45,8 +45,8 @@ struct Tiling {
   static constexpr int kHeldPanels = kCodes ? 0 : 6;                           // of Q, in registers
   static constexpr int kSlots = !kCodes && Format::kDim == kValueDim ? 3 : 2;  // of the ring
   static constexpr int kBuffers = kCodes ? 1 : 2;                              // of P
-  static constexpr int kScores = kCodes ? 72 : 160, kValues = 160,
-                       kFill = kCodes ? 120 : 32;  // registers; 128 at entry
+  // Registers of the roles; 4 x 128 at entry.
+  static constexpr int kScores = kCodes ? 72 : 160, kValues = 160, kFill = kCodes ? 120 : 32;
   static_assert(kScores + 2 * kValues + kFill <= 512);
 };
 
@@ -123,11 +123,11 @@ struct Place {
 
 // ---- fill: one warpgroup -------------------------------------------------------------------------------------------------
 
-// Where 16 rows of a tile come from. Lanes [0, 16) and [16, 32) of a warp know those of two tiles.
+// Where 16 rows of a tile come from: the record's address, or 0, and what a format has beside it, which is the address of the
+// components behind the value's or of the scales, or the scale bytes. Lanes [0, 16) and [16, 32) of a warp know the rows of
+// two tiles.
 struct Sources {
-  std::uint64_t record;  // 0: no such row
-  std::uint64_t
-      other;  // what a format has beside it: where the components behind the value's or the scales are; scale bytes
+  std::uint64_t record, other;
   std::uint32_t valid;  // a bit per lane
 };
 
@@ -356,7 +356,7 @@ __device__ void convert(const Params& params, Smem<Format>& smem, Address<Format
 
 // ---- scores: one warpgroup -----------------------------------------------------------------------------------------------
 
-// A row's queries from their slot: the first as A fragments to registers, the others to their own place.
+// A row's queries from their slot: the first panels as A fragments to registers, the others to their own place.
 template <typename Format, int kHeldSteps>
 __device__ void take_q(Address<Format> at, int slot, std::uint32_t (&q)[kHeldSteps][4]) {
   using T = Tiling<Format>;
