@@ -71,7 +71,20 @@ def cpu(name, commit):
     return "\n\n".join(parts)
 
 
-TABLES = {"decode": decode, "cpu": cpu}
+def prefill(name):
+    """One row per format, heads and shape: us, TFLOP/s and the peer's recorded TFLOP/s, for full rows and for rows of random length."""
+    result = load(f"prefill_{name}")
+    lines = {}
+    for row in result["rows"]:
+        key = (f"`{row['kernel']}`", row["format"], row["heads"], f"{row['tokens']}, {row['slots']}, {row['main']}")
+        peer = f" / {number(row['tflops'] * row['us_cold'] / row['peer_us_recorded'])}" if row["peer_us_recorded"] > 0 else ""
+        lines.setdefault(key, {})[row["rows"]] = f"{number(row['us_cold'])} us, {number(row['tflops'])}{peer} TFLOP/s"
+    body = [[*key, cells.get("full", ""), cells.get("random", "")] for key, cells in lines.items()]
+    header = ["kernel", "format", "heads", "queries, pool, keys", "full rows", "random rows"]
+    return markdown(header, body) + "\n\n" + caption(result)
+
+
+TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu}
 MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 
