@@ -30,11 +30,14 @@ using Eight = Element __attribute__((ext_vector_type(8)));
 constexpr int kWave = PASA_GFX >= 0x1000 ? 32 : 64;  // PASA_GFX: the architecture, 0x950
 constexpr float kMinusInf = -__builtin_inff();
 
-// Memory of a device pointer with the least assumptions: any alignment.
+template <typename T>
+using Global = T __attribute__((address_space(1)));
+// Global memory with the least assumptions: any alignment. (Loads through generic pointers would count as LDS accesses,
+// too, and be waited for at the next barrier.)
 template <typename T>
 inline T load_any(const void* p) {
   T value;
-  __builtin_memcpy(&value, p, sizeof value);
+  __builtin_memcpy(&value, (const Global<u8>*)p, sizeof value);
   return value;
 }
 
@@ -59,8 +62,6 @@ inline u64 readlane(u64 value, int lane) {
   const auto high = static_cast<u32>(__builtin_amdgcn_readlane(static_cast<int>(value >> 32), lane));
   return low | static_cast<u64>(high) << 32;
 }
-template <typename T>
-using Global = T __attribute__((address_space(1)));
 // The pointer that `lane` holds; loads through it plus a 32-bit offset use a scalar base.
 inline const Global<u8>* pointer_of_lane(const u8* pointer, int lane) {
   return reinterpret_cast<const Global<u8>*>(readlane(reinterpret_cast<u64>(pointer), lane));

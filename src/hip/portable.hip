@@ -204,7 +204,7 @@ inline Raw fetch(const SourceArgs& source, int index, bool listed) {
     raw.chunk[i] = load_any<u32x4>(Format::component(row, component));
     if constexpr (Format::kScales > 0) {
       const int tile = is_codes ? component / Format::kScaleTile : 0;
-      if constexpr (Format::kScaling == Scaling::kTailUe8m0) raw.scale[i] = row.scales[tile];
+      if constexpr (Format::kScaling == Scaling::kTailUe8m0) raw.scale[i] = load_any<u8>(row.scales + tile);
       if constexpr (Format::kScaling == Scaling::kSideFloat) raw.scale[i] = load_any<u32>(row.scales + 4 * tile);
       if constexpr (Format::kScaling == Scaling::kInlineFloat) {
         raw.scale[i] = load_any<u32>(row.record + Format::kNope + 4 * tile);
@@ -413,7 +413,9 @@ inline void attend_source(const Args& args, const SourceArgs& source, Part part,
   if (tiles == 0) return;
   const int mine = static_cast<int>(__builtin_amdgcn_workitem_id_x()) / kKeyThreads;
   const auto listed = [&](int tile) { return tile * kTile + mine < part.count; };
-  const auto index_of = [&](int tile) { return part.indices[listed(tile) ? tile * kTile + mine : 0]; };
+  const auto index_of = [&](int tile) {
+    return load_any<int>(part.indices + (listed(tile) ? tile * kTile + mine : 0));
+  };
   const auto fetch_tile = [&](int tile, int index) {
     return with_pool<W, kF16Queries>(source.format, args.dim,
                                      [&]<typename Format>() { return fetch<Format>(source, index, listed(tile)); });

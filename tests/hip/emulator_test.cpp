@@ -17,6 +17,7 @@ namespace {
 using pasa::bf16_to_float;
 using pasa::f16_to_float;
 using pasa::float_to_bf16;
+using pasa::float_to_f16;
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
@@ -119,6 +120,16 @@ auto lanewise(F formula) {  // r[0] = formula(inputs of the lane)
   return [formula](const Matrix& m, int l, u32* r) { r[0] = formula(m, l); };
 }
 
+template <typename F>
+auto mask(F holds) {  // of a comparison, over the wave
+  return [holds](const Matrix& m, int, u32* r) {
+    u64 bits = 0;
+    for (int l = 0; l < 64; ++l) bits |= static_cast<u64>(holds(m, l)) << l;
+    put64(r, bits);
+  };
+}
+i32 i24(u32 x) { return static_cast<i32>(x << 8) >> 8; }
+
 const std::vector<Unit>& units() {
   static const std::vector<Unit> all = {
       {"mov", 1, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l); })},
@@ -213,6 +224,101 @@ const std::vector<Unit>& units() {
        [](const Matrix& m, int l, u32* r) {
          r[0] = u(fp8(m(l, 0)) * scale_of(m(l, 1)));
          r[1] = u(fp8(m(l, 0) >> 8) * scale_of(m(l, 1)));
+       }},
+      {"and", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) & m(l, 1); })},
+      {"or", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) | m(l, 1); })},
+      {"or3", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) | m(l, 1) | m(l, 2); })},
+      {"not", 1, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return ~m(l); })},
+      {"lshl_or", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) << 5 | m(l, 2); })},
+      {"add3", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) + m(l, 1) + m(l, 2); })},
+      {"add_lshl", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return (m(l, 0) + m(l, 1)) << 3; })},
+      {"subrev", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 1) - m(l, 0); })},
+      {"sub_u16", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return (m(l, 0) - m(l, 1)) & 0xffff; })},
+      {"mul_lo", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) * m(l, 1); })},
+      {"mul_lo_u16", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l, 0) * m(l, 1) & 0xffff; })},
+      {"mul_i24", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return u32(i24(m(l, 0)) * i24(m(l, 1))); })},
+      {"mad_i24", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return u32(i24(m(l, 0)) * i24(m(l, 1)) + m(l, 2)); })},
+      {"mad_u24", 3, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return (m(l, 0) & 0xffffff) * (m(l, 1) & 0xffffff) + m(l, 2); })},
+      {"mad_i64", 4, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { put64(r, static_cast<u64>(std::int64_t{i32(m(l, 0))} * i32(m(l, 1))) + pair(m, l, 2)); }},
+      {"min_i32", 2, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return u32(std::min(i32(m(l, 0)), i32(m(l, 1)))); })},
+      {"lshl_b64", 3, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { put64(r, pair(m, l, 0) << (m(l, 2) & 63)); }},
+      {"lshl_add_u64", 4, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { put64(r, (pair(m, l, 0) << 3) + pair(m, l, 2)); }},
+      {"mov_b64", 2, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { put64(r, pair(m, l, 0)); }},
+      {"pk_mov", 4, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { r[0] = m(l, 1), r[1] = m(l, 2); }},
+      {"add", 2, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u(f(m(l, 0)) - f(m(l, 1))); })},
+      {"sub", 2, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u(std::fabs(f(m(l, 0))) - f(m(l, 1))); })},
+      {"mul", 2, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u(f(m(l, 0)) * f(m(l, 1)) * 2); })},
+      {"max", 2, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u(std::max(f(m(l, 0)), f(m(l, 1)))); })},
+      {"pk_add", 4, 2, Data::kFloats, [](const Matrix& m, int l, u32* r) { r[0] = u(f(m(l, 0)) - f(m(l, 2))), r[1] = u(f(m(l, 1)) + f(m(l, 3))); }},
+      {"cvt_f16", 1, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u32{float_to_f16(f(m(l)))}; })},
+      {"cvt_pk_f16", 2, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return float_to_f16(f(m(l, 0))) | u32{float_to_f16(f(m(l, 1)))} << 16; })},
+      {"mfma_16x16x16_bf16", 8, 4, Data::kBf16, matrix_formula(16, 16, 2, bf16_element), 1e-5},
+      {"mfma_16x16x16_f16", 8, 4, Data::kF16, matrix_formula(16, 16, 2, f16_element), 1e-5},
+      {"fmac", 3, 1, Data::kFloats, lanewise([](const Matrix& m, int l) { return u(std::fma(f(m(l, 0)), f(m(l, 1)), f(m(l, 2)))); })},
+      {"agpr", 1, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l); })},
+      {"readfirstlane", 1, 1, Data::kBits, lanewise([](const Matrix& m, int) { return m(6); })},
+      {"cmp_eq_f32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return f(m(l, 0)) == f(m(l, 1)); })},
+      {"cmp_neq_f32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return f(m(l, 0)) != f(m(l, 1)); })},
+      {"cmp_lt_f32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return f(m(l, 0)) < f(m(l, 1)); })},
+      {"cmp_gt_f32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return f(m(l, 0)) > f(m(l, 1)); })},
+      {"cmp_u_f32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return std::isnan(f(m(l, 0))) || std::isnan(f(m(l, 1))); })},
+      {"cmp_eq_u32", 2, 2, Data::kSmall, mask([](const Matrix& m, int l) { return m(l, 0) == m(l, 1); })},
+      {"cmp_ne_u32", 2, 2, Data::kSmall, mask([](const Matrix& m, int l) { return m(l, 0) != m(l, 1); })},
+      {"cmp_lt_u32", 2, 2, Data::kSmall, mask([](const Matrix& m, int l) { return m(l, 0) < m(l, 1); })},
+      {"cmp_gt_u32", 2, 2, Data::kSmall, mask([](const Matrix& m, int l) { return m(l, 0) > m(l, 1); })},
+      {"cmp_gt_i32", 2, 2, Data::kBits, mask([](const Matrix& m, int l) { return i32(m(l, 0)) > i32(m(l, 1)); })},
+      {"cmp_ne_u16", 2, 2, Data::kSmall, mask([](const Matrix& m, int l) { return (m(l, 0) & 0xffff) != (m(l, 1) & 0xffff); })},
+      {"cmp_gt_i64", 4, 2, Data::kBits, mask([](const Matrix& m, int l) { return static_cast<std::int64_t>(pair(m, l, 0)) > static_cast<std::int64_t>(pair(m, l, 2)); })},
+      {"cmp_lt_i64", 4, 2, Data::kBits, mask([](const Matrix& m, int l) { return static_cast<std::int64_t>(pair(m, l, 0)) < static_cast<std::int64_t>(pair(m, l, 2)); })},
+      {"s_add", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) + m(0, 1)); })},
+      {"s_sub", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) - m(0, 1)); })},
+      {"s_mul", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) * m(0, 1)); })},
+      {"s_mul_hi_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(u64{m(0, 0)} * m(0, 1) >> 32); })},
+      {"s_mul_hi_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(std::int64_t{i32(m(0, 0))} * i32(m(0, 1)) >> 32); })},
+      {"s_and", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) & m(0, 1)); })},
+      {"s_or", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) | m(0, 1)); })},
+      {"s_xor", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) ^ m(0, 1)); })},
+      {"s_andn2", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) & ~m(0, 1)); })},
+      {"s_not", 1, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(~m(0, 0)); })},
+      {"s_lshl", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) << (m(0, 1) & 31)); })},
+      {"s_lshr", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) >> (m(0, 1) & 31)); })},
+      {"s_ashr", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(i32(m(0, 0)) >> (m(0, 1) & 31)); })},
+      {"s_bfe", 1, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) >> 5 & 127); })},
+      {"s_min_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(std::min(i32(m(0, 0)), i32(m(0, 1)))); })},
+      {"s_max_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(std::max(i32(m(0, 0)), i32(m(0, 1)))); })},
+      {"s_min_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(std::min(m(0, 0), m(0, 1))); })},
+      {"s_lshl4_add", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32((m(0, 0) << 4) + m(0, 1)); })},
+      {"s_brev", 1, 1, Data::kBits, lanewise([](const Matrix& m, int) {
+         u32 r = 0;
+         for (int k = 0; k < 32; ++k) r = r << 1 | (m(0) >> k & 1);
+         return r;
+       })},
+      {"s_lshl_b64", 3, 2, Data::kBits,
+       [](const Matrix& m, int, u32* r) { put64(r, pair(m, 0, 0) << (m(0, 2) & 63)); }},
+      {"s_carry", 4, 2, Data::kBits, [](const Matrix& m, int, u32* r) { put64(r, pair(m, 0, 0) + pair(m, 0, 2)); }},
+      {"s_lt_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(i32(m(0, 0)) < i32(m(0, 1))); })},
+      {"s_ge_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(i32(m(0, 0)) >= i32(m(0, 1))); })},
+      {"s_gt_i", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(i32(m(0, 0)) > i32(m(0, 1))); })},
+      {"s_lt_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) < m(0, 1)); })},
+      {"s_ge_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) >= m(0, 1)); })},
+      {"s_eq_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) == m(0, 1)); })},
+      {"s_lg_u", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) != m(0, 1)); })},
+      {"s_eq_u64", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(true || m(0)); })},
+      {"s_bit0", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(!(m(0, 0) >> (m(0, 1) & 31) & 1)); })},
+      {"s_bit1", 2, 1, Data::kBits, lanewise([](const Matrix& m, int) { return u32(m(0, 0) >> (m(0, 1) & 31) & 1); })},
+      {"lds_pairs", 2, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { r[0] = m(l, 1), r[1] = m(l, 0); }},
+      {"lds_pairs_back", 2, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { r[0] = m(l, 1), r[1] = m(l, 0); }},
+      {"lds_write2_b64", 4, 4, Data::kBits,
+       [](const Matrix& m, int l, u32* r) {
+         for (int k = 0; k < 4; ++k) r[k] = m(l, k ^ 2);
+       }},
+      {"lds_write2st64", 2, 2, Data::kBits, [](const Matrix& m, int l, u32* r) { put64(r, pair(m, l, 0)); }},
+      {"lds_halves", 1, 1, Data::kBits, lanewise([](const Matrix& m, int l) { return m(l) >> 16 | m(l) << 16; })},
+      {"narrow_memory", 1, 2, Data::kBits,
+       [](const Matrix& m, int l, u32* r) { r[0] = m(l) >> 24, r[1] = m(l) >> 8 & 0xffff; }},
+      {"wide_memory", 4, 4, Data::kBits,
+       [](const Matrix& m, int l, u32* r) {
+         for (int k = 0; k < 4; ++k) r[k] = m(l, k ^ 2);
        }},
       {"cmp_class", 1, 2, Data::kBits,
        [](const Matrix& m, int, u32* r) {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/format.h"
+#include "hip/code_objects.h"
 #include "tests/hip/emulated.h"
 
 namespace pasa::test {
@@ -90,6 +91,20 @@ TEST(HipReduce, EveryOutputType) {
       };
       const float one_ulp = dtype == PASA_F32 ? 1e-5f : dtype == PASA_F16 ? 0x1p-10f : 0x1p-7f;
       ASSERT_NEAR(at(got), at(want), one_ulp * std::abs(at(want)) + 1e-6f) << i;
+    }
+  }
+}
+
+// What the library's kernels are made of, the emulator has, and tests/hip/instructions.s tests one by one.
+TEST(HipCode, EveryVectorInstructionHasAUnitTest) {
+  const auto tested = gfx950emu::Program::from_file(PASA_INSTRUCTIONS).mnemonics();
+  for (const hip::CodeObject& code : hip::code_objects()) {
+    if (code.architecture == "gfx1250") continue;  // not executed
+    SCOPED_TRACE(concat(code.file, " for ", code.architecture));
+    gfx950emu::Program program(code.bytes);
+    EXPECT_EQ(program.missing(), (std::map<std::string, int>{}));
+    for (const auto& [name, count] : program.mnemonics()) {
+      EXPECT_TRUE(name.starts_with("s_") || tested.contains(name)) << name;
     }
   }
 }

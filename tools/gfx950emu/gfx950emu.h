@@ -106,7 +106,8 @@ class Program {
   // `arguments`: the bytes of the explicit arguments. Throws Error on any finding.
   Stats launch(const std::string& kernel, std::span<const std::byte> arguments, Dim3 grid, Dim3 block,
                std::span<const Range> buffers, const Options& options = {});
-  // Mnemonics of all kernels that the emulator lacks, with how often they stand in the code.
+  // Mnemonics of all kernels, with how often they stand in the code; and those that the emulator lacks.
+  std::map<std::string, int> mnemonics();
   std::map<std::string, int> missing();
 
  private:

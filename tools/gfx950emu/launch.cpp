@@ -308,6 +308,14 @@ std::vector<std::string> Program::kernels() const {
 
 KernelInfo Program::info(const std::string& kernel) const { return impl_->object.kernel(kernel).info; }
 
+std::map<std::string, int> Program::mnemonics() {
+  std::map<std::string, int> names;
+  for (const std::string& kernel : kernels()) {
+    for (const Inst& inst : impl_->code(kernel).insts) ++names[inst.name];
+  }
+  return names;
+}
+
 std::map<std::string, int> Program::missing() {
   std::map<std::string, int> names;
   for (const std::string& kernel : kernels()) {
