@@ -23,13 +23,13 @@ std::vector<TestCase> short_cases(std::int64_t tiles) {
   constexpr std::int64_t kLongest = 24;
   std::vector<TestCase> all, selected;
   std::int64_t work = 0;
-  for (TestCase& test : quick_cases()) {
+  for (const TestCase& test : quick_cases()) {
     if (test.run_only || tiles_of(test.spec) > kLongest || !has_small_pools(test.spec)) continue;
     work += tiles_of(test.spec) + 1;
-    all.push_back(std::move(test));
+    all.push_back(test);
   }
   const std::size_t step = tiles ? static_cast<std::size_t>(work / tiles + 1) : 1;
-  for (std::size_t i = 0; i < all.size(); i += step) selected.push_back(std::move(all[i]));
+  for (std::size_t i = 0; i < all.size(); i += step) selected.push_back(all[i]);
   return selected;
 }
 

@@ -453,6 +453,18 @@ TEST(Emulator, FindsAddressesTooEarly) {
   EXPECT_EQ(failure("good_scalar_address", 1, 1), "");
 }
 
+TEST(Emulator, PreloadsArguments) {
+  for (const bool preload : {true, false}) {
+    const Matrix in = make_input(64, 1, Data::kBits, 3);
+    Matrix out(64, 1);
+    gfx950emu::Options options;
+    options.preload = preload;
+    const gfx950emu::Stats stats = run("preloaded", in, out, 64, options);
+    EXPECT_EQ(out.data, in.data);
+    EXPECT_EQ(stats.by_name.contains("s_load_dwordx2"), !preload);
+  }
+}
+
 TEST(Emulator, NamesWhatItLacks) {
   EXPECT_NE(failure("bad_unknown", 1, 1).find("instruction not implemented"), std::string::npos);
   EXPECT_EQ(program().missing(), (std::map<std::string, int>{{"v_sin_f32", 1}}));

@@ -493,3 +493,33 @@ begin banks, 1, 1
   s_waitcnt lgkmcnt(0)
   v_mov_b32 v40, v10
 end banks, 1
+
+// Copies a dword a lane. Its two pointers are preloaded into s[2:5]; firmware that does not do so enters 256 bytes earlier.
+  .globl preloaded
+  .p2align 8
+  .type preloaded,@function
+preloaded:
+  s_load_dwordx2 s[2:3], s[0:1], 0x0
+  s_load_dwordx2 s[4:5], s[0:1], 0x8
+  s_waitcnt lgkmcnt(0)
+  s_branch .Lpreloaded_body
+  .p2align 8
+.Lpreloaded_body:
+  v_lshlrev_b32 v1, 2, v0
+  global_load_dword v2, v1, s[2:3]
+  s_waitcnt vmcnt(0)
+  global_store_dword v1, v2, s[4:5]
+  s_endpgm
+.Lpreloaded_end:
+  .size preloaded, .Lpreloaded_end-preloaded
+  .rodata
+  .p2align 6
+  .amdhsa_kernel preloaded
+    .amdhsa_kernarg_size 16
+    .amdhsa_user_sgpr_kernarg_segment_ptr 1
+    .amdhsa_user_sgpr_kernarg_preload_length 4
+    .amdhsa_next_free_vgpr 8
+    .amdhsa_next_free_sgpr 16
+    .amdhsa_accum_offset 8
+  .end_amdhsa_kernel
+  .text
