@@ -132,7 +132,7 @@ struct Gather16 {
 // ---- fp8 formats -----------------------------------------------------------------------------------------------------
 
 // Eight codes of the lane -> eight bf16 at the lane's place of the row.
-template <typename Format>
+template <typename Format, bool Ahead>
 inline u32x4 dequantise(u32x2 codes, float scale) {
   u32x4 r;
   if constexpr (Format::kScaling == Scaling::kTailUe8m0) {  // exact: 4 significant bits times a power of two
@@ -141,10 +141,15 @@ inline u32x4 dequantise(u32x2 codes, float scale) {
     r[2] = fp8_to_bf16<false>(codes[1], scale);
     r[3] = fp8_to_bf16<true>(codes[1], scale);
   } else if constexpr (Format::kFlavour == Fp8::kE4m3fn) {  // code * scale in float, rounded once
-    r[0] = bits(to_bf16(fp8_to_float<false>(codes[0]) * scale));
-    r[1] = bits(to_bf16(fp8_to_float<true>(codes[0]) * scale));
-    r[2] = bits(to_bf16(fp8_to_float<false>(codes[1]) * scale));
-    r[3] = bits(to_bf16(fp8_to_float<true>(codes[1]) * scale));
+    f32x2 x[4] = {fp8_to_float<false>(codes[0]), fp8_to_float<true>(codes[0]), fp8_to_float<false>(codes[1]),
+                  fp8_to_float<true>(codes[1])};
+    // Step by step where registers are scarce: else the compiler lets each conversion wait for the one before.
+    if constexpr (Ahead) __builtin_amdgcn_sched_barrier(0);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) x[k] *= scale;
+    if constexpr (Ahead) __builtin_amdgcn_sched_barrier(0);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) r[k] = bits(to_bf16(x[k]));
   } else {
     // No instruction reads fnuz on gfx950. As fp16, sign and seven bits in place are the value times 2^-7, subnormals too;
     // `scale` brings the 2^7. The caller mends the one NaN code. (Read as OCP, a code is twice its value, but for the largest,
@@ -163,7 +168,7 @@ inline u32x4 dequantise(u32x2 codes, float scale) {
 }
 
 // The eight scales of the lane's token that it passes on (two of uniform and tail formats, one of the inline format).
-template <typename Format>
+template <typename Format, bool Ahead>
 struct GatherFp8 {
   static constexpr bool kFnuz = Format::kFlavour == Fp8::kE4m3fnuz;
   struct InFlight {
@@ -222,7 +227,7 @@ struct GatherFp8 {
 #pragma unroll
       for (int i = first; i < first + 4; ++i) {
         *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) =
-            dequantise<Format>(f.codes[i], scale[i - first]);
+            dequantise<Format, Ahead>(f.codes[i], scale[i - first]);
         if constexpr (kFnuz) {
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
@@ -266,7 +271,7 @@ struct GatherFp8 {
 };
 
 template <typename Format, bool Ahead>
-using Gather = std::conditional_t<(Format::kNope > 0), GatherFp8<Format>, Gather16<Format, Ahead>>;
+using Gather = std::conditional_t<(Format::kNope > 0), GatherFp8<Format, Ahead>, Gather16<Format, Ahead>>;
 
 }  // namespace pasa::hip
 
