@@ -296,36 +296,26 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
 }  // namespace pasa::cuda
 
 namespace pasa {
+namespace {
+
+constexpr Backend backend(std::string_view name, void (*plan)(const Problem&, Plan&), std::string_view on_request) {
+  return {.name = name,
+          .device = PASA_CUDA,
+          .unavailable = [] { return cuda::unavailable(90); },
+          .decline = cuda::decline,
+          .plan = plan,
+          .run = cuda::run,
+          .reduce = nullptr,
+          .on_request = on_request};
+}
+
+constexpr std::string_view kUntimed = "executed on an emulator so far, not timed on a GPU";
+
+}  // namespace
 
 extern const Backend kCudaSm90, kCudaSm90Turns, kCudaSm90Few;
-const Backend kCudaSm90 = {
-    .name = "cuda:sm90",
-    .device = PASA_CUDA,
-    .unavailable = [] { return cuda::unavailable(90); },
-    .decline = cuda::decline,
-    .plan = cuda::plan<cuda::Family::kMany>,
-    .run = cuda::run,
-    .reduce = nullptr,
-};
-const Backend kCudaSm90Turns = {
-    .name = "cuda:sm90_turns",
-    .device = PASA_CUDA,
-    .unavailable = [] { return cuda::unavailable(90); },
-    .decline = cuda::decline,
-    .plan = cuda::plan<cuda::Family::kTurns>,
-    .run = cuda::run,
-    .reduce = nullptr,
-    .on_request = "executed on an emulator so far, not timed on a GPU",
-};
-const Backend kCudaSm90Few = {
-    .name = "cuda:sm90_few",
-    .device = PASA_CUDA,
-    .unavailable = [] { return cuda::unavailable(90); },
-    .decline = cuda::decline,
-    .plan = cuda::plan<cuda::Family::kFew>,
-    .run = cuda::run,
-    .reduce = nullptr,
-    .on_request = "executed on an emulator so far, not timed on a GPU",
-};
+constinit const Backend kCudaSm90 = backend("cuda:sm90", cuda::plan<cuda::Family::kMany>, "");
+constinit const Backend kCudaSm90Turns = backend("cuda:sm90_turns", cuda::plan<cuda::Family::kTurns>, kUntimed);
+constinit const Backend kCudaSm90Few = backend("cuda:sm90_few", cuda::plan<cuda::Family::kFew>, kUntimed);
 
 }  // namespace pasa
