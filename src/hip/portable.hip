@@ -216,14 +216,10 @@ inline Raw fetch(const SourceArgs& source, int index, bool listed) {
 
 // Dequantised, rounded once to the word.
 template <typename Format, Word16 W>
-inline void place(const Raw& raw, Smem& smem, bool nan_to_zero) {
+inline void place(const Raw& raw, Smem& smem) {
   using C = Chunks<Format>;
   const int thread = static_cast<int>(__builtin_amdgcn_workitem_id_x()), key = thread / kKeyThreads;
   const auto store = [&](int component, u32x4 words) {
-    if (nan_to_zero) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) words[k] = without_nan<W>(words[k]);
-    }
     *reinterpret_cast<u32x4*>(smem.keys[key] + 2 * component) = words;
   };
   if (thread % kKeyThreads == 0) smem.valid[key] = raw.valid;
@@ -258,6 +254,18 @@ inline void place(const Raw& raw, Smem& smem, bool nan_to_zero) {
       store(Format::kNope + 8 * (chunk - C::kCodes), words);
     }
   });
+}
+
+// NaN components of a tile count as 0.
+template <Word16 W>
+inline void scrub(Smem& smem, int dim) {
+  const int thread = static_cast<int>(__builtin_amdgcn_workitem_id_x());
+#pragma nounroll
+  for (int word = 2 * (thread % kKeyThreads); word < dim; word += 2 * kKeyThreads) {
+    auto* pair = reinterpret_cast<u32*>(smem.keys[thread / kKeyThreads] + 2 * word);
+    *pair = without_nan<W>(*pair);
+  }
+  sync_lds();
 }
 
 // Calls body.operator()<Format>() for a format that a kernel of these words can meet.
@@ -420,17 +428,20 @@ inline void attend_source(const Args& args, const SourceArgs& source, Part part,
     return with_pool<W, kF16Queries>(source.format, args.dim,
                                      [&]<typename Format>() { return fetch<Format>(source, index, listed(tile)); });
   };
-  Raw raw = fetch_tile(0, index_of(0));
-  int index = index_of(1);
+  Raw raw;
+  int index = index_of(0);
 #pragma nounroll
-  for (int tile = 0; tile < tiles; ++tile) {
-    with_pool<W, kF16Queries>(source.format, args.dim,
-                              [&]<typename Format>() { place<Format, W>(raw, smem, args.nan_to_zero); });
+  for (int tile = -1; tile < tiles; ++tile) {  // the first turn only fetches: the code for that stands once
+    if (tile >= 0) {
+      with_pool<W, kF16Queries>(source.format, args.dim, [&]<typename Format>() { place<Format, W>(raw, smem); });
+    }
     if (tile + 1 < tiles) {
       raw = fetch_tile(tile + 1, index);
       index = index_of(tile + 2);
     }
+    if (tile < 0) continue;
     sync_lds();
+    if (args.nan_to_zero) scrub<W>(smem, args.dim);
     scores<W>(smem, query, args.dim);
     sync_lds();
     softmax<W>(smem, st, args.scale_log2);
