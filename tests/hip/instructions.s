@@ -92,6 +92,7 @@ unit or, 2, 1, v_or_b32 v40, v10, v11
 unit or3, 3, 1, v_or3_b32 v40, v10, v11, v12
 unit not, 1, 1, v_not_b32 v40, v10
 unit lshl_or, 3, 1, v_lshl_or_b32 v40, v10, 5, v12
+unit xad, 3, 1, v_xad_u32 v40, v10, v11, v12
 unit add3, 3, 1, v_add3_u32 v40, v10, v11, v12
 unit add_lshl, 2, 1, v_add_lshl_u32 v40, v10, v11, 3
 unit subrev, 2, 1, v_subrev_u32 v40, v10, v11
@@ -153,6 +154,7 @@ compare cmp_ne_u32, 2, v10, v11
 compare cmp_lt_u32, 2, v10, v11
 compare cmp_gt_u32, 2, v10, v11
 compare cmp_gt_i32, 2, v10, v11
+compare cmp_le_i32, 2, v10, v11
 compare cmp_ne_u16, 2, v10, v11
 compare cmp_gt_i64, 4, v[10:11], v[12:13]
 compare cmp_lt_i64, 4, v[10:11], v[12:13]
