@@ -5,8 +5,8 @@
 //
 //   for each tile of 32 keys:
 //     gather      eight threads a key: bytes, loaded while the tile before is computed with -> a row of 16-bit words in LDS
-//     scores      S = Q K^T: each wave some of the depth, the others' shares are added up by
-//     softmax     sixteen threads a head: P = 2^(S - m) into LDS
+//     scores      S = Q K^T: each wave its share of the depth
+//     softmax     sixteen threads a head: the shares added up, P = 2^(S - m) into LDS
 //     accumulate  O += P V: each wave its share of the 512 value dims
 //
 // A product multiplies 16 x 32 by 32 x 16. A lane holds row or column lane % 16 of a fragment and, of its depth, runs of
