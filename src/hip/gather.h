@@ -81,9 +81,11 @@ inline void for_each_row(const u8* pointer, Body&& body) {
 // Ahead: start() may write the rows already, since they are not those of the tile before.
 template <typename Format, bool Ahead>
 struct Gather16 {
-  static constexpr int kWide = 1024;  // bytes that 64 lanes move at once
+  static constexpr int kWide = 1024;                           // bytes that 64 lanes move at once
+  static constexpr bool kTail = Format::kRecordBytes > kWide;  // 576 dims: the last 128 bytes, 4 lanes a row
   struct InFlight {
     Token token;
+    u32x4 tail[2];
   };
 
   template <typename R>
@@ -92,14 +94,23 @@ struct Gather16 {
     if constexpr (Ahead) load(f, rows, direct);
   }
   template <typename R>
-  static void finish(const InFlight& f, const R& rows, bool direct, bool) {
+  static void finish(InFlight& f, const R& rows, bool direct, bool) {
     if constexpr (!Ahead) load(f, rows, direct);
     wait_loads();
+    if constexpr (kTail) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<Lds<u32x4>*>(rows.tile + row_of_lane(lane_id()) * R::kRowBytes + tail_at(half)) =
+            f.tail[half];
+      }
+    }
   }
 
  private:
+  static int tail_at(int half) { return kWide + 64 * half + 16 * (lane_id() & 3); }
+
   template <typename R>
-  static void load(const InFlight& f, const R& rows, bool direct) {
+  static void load(InFlight& f, const R& rows, bool direct) {
     const int lane = lane_id();
     if (direct) {
       const u32 offset = lane_offset(16 * static_cast<u32>(lane));
@@ -118,13 +129,9 @@ struct Gather16 {
         *reinterpret_cast<Lds<u32x4>*>(rows.tile + i * R::kRowBytes + 16 * lane) = value;
       }
     }
-    if constexpr (Format::kRecordBytes > kWide) {  // 576 dims: the last 128 bytes, 4 lanes a row
+    if constexpr (kTail) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = kWide + 64 * half + 16 * (lane & 3);
-        *reinterpret_cast<Lds<u32x4>*>(rows.tile + row_of_lane(lane) * R::kRowBytes + at) =
-            load_any<u32x4>(f.token.record + at);
-      }
+      for (int half = 0; half < 2; ++half) f.tail[half] = load_any<u32x4>(f.token.record + tail_at(half));
     }
   }
 };
