@@ -49,7 +49,7 @@ const std::vector<TestCase>& selected_cases() {
 // The reference as a kernel computes what it is compared with: small cases prove its rounding and stores. An emulated kernel
 // pays for every instruction: the larger cases are for the kernels it stands for.
 bool worth_running(const Kernel& kernel, const Case& c) {
-  const double most = kernel.name == "reference" ? 5e7 : kernel.emulated ? 2e8 : 1e15;
+  const double most = kernel.name == "reference" ? 5e7 : kernel.most_flops;
   return full_wanted() || count_work(c.problem).flops < most;
 }
 

@@ -57,11 +57,11 @@ const std::vector<Kernel>& kernels() {
       list.push_back({info.name, info.device, info.reason});
     }
 #ifdef PASA_TEST_AMX_EMULATED
-    list.push_back({std::string(kCpuAmxEmulated.name), "cpu", kCpuAmxEmulated.unavailable(), &kCpuAmxEmulated, true});
+    list.push_back({std::string(kCpuAmxEmulated.name), "cpu", kCpuAmxEmulated.unavailable(), &kCpuAmxEmulated, 2e8});
 #endif
 #ifdef PASA_TEST_CUDA_EMULATED  // linked with tools/ptxemu: its kernels alone, the others have a program of their own
     std::erase_if(list, [](const Kernel& kernel) { return kernel.device != "cuda"; });
-    for (Kernel& kernel : list) kernel.emulated = true;
+    for (Kernel& kernel : list) kernel.most_flops = 1e7;
 #endif
     return list;
   }();

@@ -17,7 +17,7 @@ struct Kernel {
   std::string device;   // "cpu", "cuda"
   std::string missing;  // why this machine cannot run it; empty if it can
   const Backend* unlisted = nullptr;
-  bool emulated = false;  // instruction by instruction: small problems only
+  double most_flops = 1e15;  // of a problem that the quick list gives it: emulated ones pay for every instruction
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Kernel& kernel) { return out << kernel.name; }

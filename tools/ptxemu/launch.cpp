@@ -171,6 +171,9 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
   const u32 ranks = product_of(launch.cluster), threads = product_of(launch.block),
             warps = (threads + kLanes - 1) / kLanes;
   const u32 shared_bytes = code.dynamic_shared_at + launch.dynamic_shared_bytes;
+  for (const auto& cta : cluster.ctas) {
+    for (const auto& w : cta->warps) cluster.clock = std::max(cluster.clock, w->clock());
+  }
   cluster.landings.clear();
   cluster.live_warps = ranks * warps;
   cluster.arrived = 0;
@@ -188,9 +191,10 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
     cta.live_warps = warps;
     cta.started = true;
     cta.shared.assign(shared_bytes, 0xff);  // NaN in every format
+    // What stands here from the cluster before is older than every warp's clock: known to all.
     if (cluster.options->check_races) {
-      cta.shadow.assign(shared_bytes / 4 + 1, {});
-      cta.reads.assign((shared_bytes / 4 + 1) * warps, 0);
+      cta.shadow.resize(shared_bytes / 4 + 1);
+      cta.reads.resize((shared_bytes / 4 + 1) * warps);
     }
     cta.barriers = {};
     cta.mbarriers.clear();
@@ -222,9 +226,9 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
       w.pending.assign(code.fragment_bytes / (kLanes * 4), 0);
       w.dirty.assign(w.pending.size(), 1);
       w.registers = std::min(65536 / (warps * kLanes) / 8 * 8, 255u);
-      w.knows.seen.assign(ranks * warps, 0);
-      w.knows.fenced.assign(ranks * warps, 0);
-      w.knows.seen[w.number] = 1;
+      w.knows.seen.assign(ranks * warps, cluster.clock);
+      w.knows.fenced.assign(ranks * warps, cluster.clock);
+      ++w.knows.seen[w.number];
       w.local.assign(code.function.local_bytes * kLanes, 0xff);
       w.counts = counts.data();
     }
@@ -250,7 +254,7 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
 }
 
 // Warps of resident clusters in random order, each for a while, until all have left.
-void run_residents(std::vector<std::unique_ptr<Cluster>>& residents, std::mt19937_64& random, u64 seed) {
+void run_residents(std::vector<std::unique_ptr<Cluster>>& residents, Random& random, u64 seed) {
   std::vector<Warp*> ready;
   constexpr u64 kPatience = 20'000'000;  // turns of warps that only look again: see Outcome::kYield
   u64 idle_turns = 0;
@@ -370,7 +374,7 @@ Stats Module::launch(const std::string& kernel, std::span<const std::byte> argum
   const auto work = [&](std::size_t worker) {
     try {
       std::vector<std::unique_ptr<Cluster>> residents;
-      std::mt19937_64 random;
+      Random random;
       const auto make = [&] {
         residents.push_back(std::make_unique<Cluster>());
         Cluster& cluster = *residents.back();
@@ -383,7 +387,7 @@ Stats Module::launch(const std::string& kernel, std::span<const std::byte> argum
         if (how.cooperative) cluster.grid_workspace = reinterpret_cast<u64>(workspace.data());
       };
       if (how.cooperative) {
-        random.seed(options.seed);
+        random.state = options.seed;
         for (u64 index = 0; index < clusters; ++index) {
           make();
           start(*residents.back(), index, counts[worker]);
@@ -392,7 +396,7 @@ Stats Module::launch(const std::string& kernel, std::span<const std::byte> argum
       } else {
         make();
         for (u64 index = next_cluster++; index < clusters; index = next_cluster++) {
-          random.seed(options.seed * 0x9e3779b97f4a7c15u + index);
+          random.state = options.seed << 32 ^ index;
           start(*residents[0], index, counts[worker]);
           run_residents(residents, random, options.seed);
         }

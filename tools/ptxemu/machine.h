@@ -8,7 +8,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <random>
 #include <unordered_map>
 
 #include "tools/ptxemu/ptx.h"
@@ -168,6 +167,17 @@ struct Landing {
   std::function<void()> land;
 };
 
+// splitmix64: a block's costs nothing to start.
+struct Random {
+  u64 state = 0;
+  u64 operator()() {
+    u64 z = state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+};
+
 struct Cluster {
   const Code* code = nullptr;
   const Options* options = nullptr;
@@ -177,7 +187,8 @@ struct Cluster {
   u64 grid_workspace = 0;  // of a cooperative launch: what its blocks count their arrivals in
   std::vector<std::unique_ptr<Cta>> ctas;
   std::vector<Landing> landings;
-  std::mt19937_64* random = nullptr;
+  Random* random = nullptr;
+  u32 clock = 0;   // where the warps' clocks start: behind those of the cluster before
   u64 events = 0;  // counts what may let a waiting warp go on
   u32 live_warps = 0, arrived = 0;
   u64 generation = 0;

@@ -36,22 +36,22 @@ std::uint64_t environment(const char* name, std::uint64_t otherwise) {
   return text && *text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// The compiler puts a hash of the file and its options into the names of what is local to a file; the PTX has another one.
+// The compiler names what is local to a file <length>_GLOBAL__N__<hash>_<length>_<file>_<hash>[_<number>], and the PTX has
+// other hashes: the file's name alone stands for it.
 std::string without_hashes(std::string name) {
-  const auto is_hash = [&](std::size_t at) {
-    return std::all_of(name.begin() + static_cast<std::ptrdiff_t>(at),
-                       name.begin() + static_cast<std::ptrdiff_t>(at + 8),
-                       [](char c) { return std::isxdigit(static_cast<unsigned char>(c)); });
+  constexpr std::string_view kLocal = "_GLOBAL__N__";
+  const auto is_digit = [&](std::size_t i) {
+    return i < name.size() && std::isdigit(static_cast<unsigned char>(name[i])) != 0;
   };
-  for (std::size_t at = name.find("_GLOBAL__N__"); at != std::string::npos; at = name.find("_GLOBAL__N__", at + 1)) {
-    const std::size_t first = at + 12, file = first + 9;  // hash_length_file_hash
-    if (file >= name.size() || !is_hash(first)) continue;
-    std::size_t digits = file;
-    while (digits < name.size() && std::isdigit(static_cast<unsigned char>(name[digits]))) ++digits;
-    const std::size_t length = std::strtoull(name.c_str() + file, nullptr, 10), second = digits + 1 + length + 1;
-    if (second + 8 > name.size() || !is_hash(second)) continue;
-    name.replace(first, 8, 8, 'x');
-    name.replace(second, 8, 8, 'x');
+  for (std::size_t at = name.find(kLocal); at != std::string::npos; at = name.find(kLocal, at + 1)) {
+    std::size_t begin = at, digits = at + kLocal.size() + 9;  // the hash and _
+    while (begin > 0 && is_digit(begin - 1)) --begin;
+    const std::size_t length = std::strtoull(name.c_str() + begin, nullptr, 10);
+    if (!is_digit(digits)) continue;
+    const std::size_t file_length = std::strtoull(name.c_str() + digits, nullptr, 10);
+    while (is_digit(digits)) ++digits;
+    const std::string file = name.substr(digits + 1, file_length);
+    name.replace(begin, at + length - begin, file);
   }
   return name;
 }
