@@ -107,10 +107,18 @@ void load_key(Row row, float* key) {
       }
     }
   }
+  const auto load_words = [&](int begin, int end) {  // of one piece
+    const std::uint8_t* from = Format::component(row, begin);
 #pragma GCC unroll 4
-  for (int d = Format::kNope; d < Format::kDim; d += kLanes) {
-    const auto words = load<Half>(Format::component(row, d));
-    store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32<F32>(words) : f16_to_f32<F32>(words));
+    for (int d = begin; d < end; d += kLanes) {
+      const auto words = load<Half>(from + 2 * (d - begin));
+      store(key + d, Format::kWord == Word16::kBf16 ? bf16_to_f32<F32>(words) : f16_to_f32<F32>(words));
+    }
+  };
+  if constexpr (Format::kNope < Format::kDim) {
+    constexpr int kFirst = Format::kTwoPieces ? kValueDim : Format::kDim;
+    load_words(Format::kNope, kFirst);
+    if constexpr (kFirst < Format::kDim) load_words(kFirst, Format::kDim);
   }
 }
 
