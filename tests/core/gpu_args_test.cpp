@@ -103,11 +103,12 @@ TEST(Ranges, SharedListsAgreeWithTheCore) {
 }
 
 TEST(Ranges, LongListsDoNotOverflow) {
+  const auto* list = reinterpret_cast<const std::int32_t*>(std::uintptr_t{1} << 40);
   for (const std::int32_t count : {INT32_MAX, INT32_MAX - 1, 1 << 30}) {
     for (const int splits : {2, 3, 255, 256}) {
       const Divider by = make_divider(static_cast<std::uint32_t>(splits));
       std::int64_t covered = 0;
-      for (int split = 0; split < splits; ++split) covered += part_of({nullptr, count}, split, splits, by).count;
+      for (int split = 0; split < splits; ++split) covered += part_of({list, count}, split, splits, by).count;
       EXPECT_EQ(covered, count);
     }
   }
