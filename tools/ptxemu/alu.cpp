@@ -57,7 +57,7 @@ void join(Warp& w, const Op& op, u32 mask) {
     for (int k = 0; k < kParts; ++k) {
       value = static_cast<Whole>(
           value | static_cast<Whole>(
-                      static_cast<Whole>(static_cast<Part>(w.cells<Part>(op.a[static_cast<std::size_t>(1 + k)])[i]))
+                      static_cast<Whole>(static_cast<Part>(w.cells<Part>(op.a[1 + static_cast<std::size_t>(k)])[i]))
                       << (8 * sizeof(Part) * static_cast<std::size_t>(k))));
     }
     d[i] = value;
@@ -70,7 +70,7 @@ void part(Warp& w, const Op& op, u32 mask) {
   lanes(mask, [&](int i) {
     const Cell<Whole> value = s[i];
     for (int k = 0; k < kParts; ++k) {
-      const u32 ref = op.a[static_cast<std::size_t>(1 + k)];
+      const u32 ref = op.a[1 + static_cast<std::size_t>(k)];
       if (ref != kNone)
         w.cells<Part>(ref)[i] = static_cast<Part>(value >> (8 * sizeof(Part) * static_cast<std::size_t>(k)));
     }

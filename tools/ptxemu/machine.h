@@ -99,7 +99,9 @@ Cell<T> put(T value) {
 template <typename Body>
 inline void lanes(u32 mask, Body&& body) {
   if (mask == kAll) {
+#ifndef __clang__
 #pragma GCC ivdep
+#endif
     for (int i = 0; i < kLanes; ++i) body(i);
   } else {
     for (; mask; mask &= mask - 1) body(std::countr_zero(mask));

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/number.h"
+
 namespace ptxemu {
 
 struct Half {
@@ -19,7 +21,7 @@ struct Pair {
 };
 
 inline float from_brain(Brain x) { return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16); }
-inline float from_half(Half x) { return static_cast<float>(std::bit_cast<_Float16>(x.bits)); }
+inline float from_half(Half x) { return pasa::f16_to_float(x.bits); }
 
 // To nearest, ties to even. NaN becomes the GPU's: all bits but the sign.
 inline Brain to_brain(float x) {
@@ -27,10 +29,7 @@ inline Brain to_brain(float x) {
   const std::uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
   return {static_cast<std::uint16_t>(x != x ? 0x7fff : rounded)};
 }
-inline Half to_half(float x) {
-  const auto half = static_cast<_Float16>(x);
-  return {x != x ? std::uint16_t{0x7fff} : std::bit_cast<std::uint16_t>(half)};
-}
+inline Half to_half(float x) { return {x != x ? std::uint16_t{0x7fff} : pasa::float_to_f16(x)}; }
 
 // x + error, rounded once to a format narrower than double: the last bit is made odd if anything is below it.
 inline double to_odd(double a, double b) {

@@ -296,7 +296,8 @@ using ptxemu::Runtime;
 
 extern "C" {
 
-// What the compiler's host code calls.
+// What the compiler's host code calls, by its names.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void** __cudaRegisterFatBinary(void*) {
   static void* handle = nullptr;
   return &handle;
@@ -340,6 +341,7 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
                                cudaStream_t stream) {
   return cudaLaunchKernel(kernel, grid, block, arguments, shared, stream);
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* host, void** arguments) {
   ptxemu::Launch how{ptxemu::dim(config->gridDim),
                      ptxemu::dim(config->blockDim),
