@@ -100,6 +100,20 @@ __attribute__((target("avx512f"))) void avx512_loop(int loops) {
   }
 }
 
+__attribute__((target("avx512f,avx512bf16"))) void avx512_bf16_loop(int loops) {
+  __m512 sum[16];
+  for (auto& s : sum) s = _mm512_set1_ps(1.0f);
+  auto x = (__m512bh)_mm512_set1_epi32(0x3f003f00);
+  KEEP(x);
+  for (int i = 0; i < loops; ++i) {
+#pragma GCC unroll 16
+    for (auto& s : sum) {
+      s = _mm512_dpbf16_ps(s, x, x);
+      KEEP(s);
+    }
+  }
+}
+
 // Tiles are written as assembly: compilers of every age take it, and no header decides which state is kept.
 void configure_tiles() {
   struct alignas(64) Config {
@@ -161,6 +175,9 @@ Ceilings measure_ceilings(int threads) {
     result.avx2_gflops = gflops(12 * 8 * 2, kLoops, avx2_loop);
   }
   if (__builtin_cpu_supports("avx512f")) result.avx512_gflops = gflops(16 * 16 * 2, kLoops, avx512_loop);
+  if (__builtin_cpu_supports("avx512bf16")) {
+    result.avx512_bf16_gflops = gflops(16 * 32 * 2, kLoops, avx512_bf16_loop);
+  }
   if (has_amx()) {
     constexpr double kFlops = 4 * 16 * 16 * 32 * 2;
     result.amx_gflops = gflops(kFlops, kLoops / 20, amx_loop);

@@ -11,10 +11,11 @@ namespace pasa::bench {
 // Useful work a second of `threads` threads together, operands in registers; 0 where the CPU lacks the instruction.
 struct Ceilings {
   int threads;
-  double portable_gflops;  // multiply and add of the baseline instruction set
-  double avx2_gflops;      // fp32 FMA, 256 bits
-  double avx512_gflops;    // fp32 FMA, 512 bits
-  double amx_gflops;       // TDPBF16PS on full tiles
+  double portable_gflops;     // multiply and add of the baseline instruction set
+  double avx2_gflops;         // fp32 FMA, 256 bits
+  double avx512_gflops;       // fp32 FMA, 512 bits
+  double avx512_bf16_gflops;  // VDPBF16PS, 512 bits
+  double amx_gflops;          // TDPBF16PS on full tiles
   // The same with a tile load for each, from L1: what a product that reads its operands can reach. Equal within 10 % on a
   // quiet core; a quarter of it in the tile unit's slow state (docs/cpu.md).
   double amx_loaded_gflops;
@@ -22,6 +23,7 @@ struct Ceilings {
   // The unit that a kernel's arithmetic runs on, by the kernel's name ("cpu:amx").
   double for_kernel(std::string_view kernel) const {
     if (kernel == "cpu:amx") return amx_gflops;
+    if (kernel == "cpu:avx512_bf16") return avx512_bf16_gflops;
     if (kernel == "cpu:avx512") return avx512_gflops;
     if (kernel == "cpu:avx2") return avx2_gflops;
     return portable_gflops;

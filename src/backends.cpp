@@ -12,19 +12,19 @@ extern const Backend kCudaSm90Prefill, kCudaSm90, kCudaSm90Turns, kCudaSm90Few, 
 #ifdef PASA_WITH_HIP
 extern const Backend kHipGfx950, kHipGeneral;
 #endif
-extern const Backend kCpuAmx, kCpuAvx512, kCpuAvx2, kCpuPortable, kReference;
+extern const Backend kCpuAmx, kCpuAvx512Bf16, kCpuAvx512, kCpuAvx2, kCpuPortable, kReference;
 
 namespace {
 
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
-    &kCudaSm90Prefill, &kCudaSm90,   &kCudaSm90Turns, &kCudaSm90Few, &kCudaGeneral,
+    &kCudaSm90Prefill, &kCudaSm90,      &kCudaSm90Turns, &kCudaSm90Few, &kCudaGeneral,
 #endif
 #ifdef PASA_WITH_HIP
     &kHipGfx950,       &kHipGeneral,
 #endif
 #if defined(__x86_64__)
-    &kCpuAmx,          &kCpuAvx512,  &kCpuAvx2,
+    &kCpuAmx,          &kCpuAvx512Bf16, &kCpuAvx512,     &kCpuAvx2,
 #endif
     &kCpuPortable,     &kReference,
 };
