@@ -8,6 +8,12 @@
 
 namespace pasa::gpu {
 
+std::size_t partials_bytes(const Problem& problem, int splits) {
+  if (splits == 1 || problem.skip_reduce) return 0;
+  return static_cast<std::size_t>(problem.tokens) * static_cast<std::size_t>(splits) *
+         static_cast<std::size_t>(problem.heads) * (kValueDim + 2) * sizeof(float);
+}
+
 Args make_args(const Problem& problem, const Plan& plan, void* workspace) {
   Args args{};
   args.q = problem.q;

@@ -152,12 +152,6 @@ constexpr std::int64_t partial_at(const Args& args, std::int64_t token, int spli
   return (token * args.splits + split) * args.heads + head;
 }
 
-// Bytes of workspace that hold the partials of a split problem.
-constexpr std::size_t partials_bytes(std::int64_t tokens, int splits, int heads) {
-  return static_cast<std::size_t>(tokens) * static_cast<std::size_t>(splits) * static_cast<std::size_t>(heads) *
-         (kValueDim + 2) * sizeof(float);
-}
-
 // Merging partials of any number of splits into out, lse and max_logits, with the sink folded in once.
 struct MergeArgs {
   Partials partials;  // [T, S, H, ...]
@@ -172,6 +166,10 @@ struct MergeArgs {
   float* max_logits;
   std::int64_t max_logits_stride[2];
 };
+
+// Host only. Bytes of workspace for the partials of a plan with this many splits; 0 where nothing is split or, with
+// skip_reduce, the caller brings the room.
+std::size_t partials_bytes(const Problem& problem, int splits);
 
 // Host only. Partials go to the caller's tensors if the plan is partial, else to the workspace.
 Args make_args(const Problem& problem, const Plan& plan, void* workspace);

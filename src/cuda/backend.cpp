@@ -72,8 +72,7 @@ void plan(const Problem& problem, Plan& plan) {
   const Device& gpu = device(problem.device_index);
   const auto [head_tile, splits] = choose(problem, gpu);
   plan.splits = splits;
-  const bool given = problem.skip_reduce && plan.splits > 1;  // the caller brings the room for the partials
-  plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(problem.tokens, plan.splits, problem.heads) : 0;
+  plan.workspace_bytes = partials_bytes(problem, plan.splits);
   plan.detail = std::make_shared<Detail>(Detail{head_tile});
   plan.summary = concat(head_tile, " heads x 32 keys, splits ", plan.splits);
 }

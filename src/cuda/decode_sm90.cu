@@ -232,8 +232,7 @@ void plan(const Problem& problem, Plan& plan) {
   const DeviceScope scope(problem.device_index);
   const Detail detail = choose_shape(problem, kFamily);
   plan.splits = std::max(1, problem.splits);
-  const bool given = problem.skip_reduce && plan.splits > 1;
-  plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(problem.tokens, plan.splits, problem.heads) : 0;
+  plan.workspace_bytes = partials_bytes(problem, plan.splits);
   plan.detail = std::make_shared<Detail>(detail);
   plan.summary =
       concat(detail.group_heads, " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);

@@ -655,9 +655,7 @@ void plan(const Problem& problem, Plan& plan) {
                              static_cast<int>(kernel.shared_bytes)),
         "cudaFuncSetAttribute");
   plan.splits = std::max(1, problem.splits);
-  const bool given = problem.skip_reduce && plan.splits > 1;
-  plan.workspace_bytes = kCounterBytes;
-  if (plan.splits > 1 && !given) plan.workspace_bytes += partials_bytes(problem.tokens, plan.splits, problem.heads);
+  plan.workspace_bytes = kCounterBytes + partials_bytes(problem, plan.splits);
   plan.summary = concat("64 heads x 64 keys, blocks take the next row, splits ", plan.splits);
 }
 

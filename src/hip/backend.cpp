@@ -115,9 +115,7 @@ void plan(const Problem& p, Plan& plan) {
   const Tiling tiling = choose_tiling(p);
   const Detail detail = lay_out(p, tiling);
   plan.splits = tiling.splits;
-  const std::int64_t rows = p.tokens * plan.splits * p.heads;
-  const bool wants_space = plan.splits > 1 && !p.skip_reduce;
-  plan.workspace_bytes = wants_space ? static_cast<std::size_t>(rows) * (kValueDim + 2) * sizeof(float) : 0;
+  plan.workspace_bytes = partials_bytes(p, plan.splits);
   plan.detail = std::make_shared<Detail>(detail);
   plan.summary =
       concat(kernel_name(p, tiling.head_tile), ", tile ", tiling.head_tile, " heads x ", kKeyTile, " tokens, splits ",

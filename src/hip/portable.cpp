@@ -46,8 +46,7 @@ int choose_splits(const Problem& p) {
 
 void plan(const Problem& p, Plan& plan) {
   plan.splits = p.splits ? p.splits : choose_splits(p);
-  const bool given = p.skip_reduce && plan.splits > 1;  // the caller brings the room for the partials
-  plan.workspace_bytes = plan.splits > 1 && !given ? partials_bytes(p.tokens, plan.splits, p.heads) : 0;
+  plan.workspace_bytes = partials_bytes(p, plan.splits);
   plan.summary = concat(kernel_name(p), " for ", architecture(p.device_index), ", tile ", kHeadTile, " heads x ",
                         kKeyTile, " tokens, splits ", plan.splits);
 }
