@@ -223,7 +223,9 @@ class Checker {
     require(PASA_ERROR_SHAPE, heads() >= 1, "q is ", Dims{c_.q}, ", expected [T, H, D] with H >= 1");
     require(PASA_ERROR_SHAPE, tokens() % queries_per_list() == 0, "q is ", Dims{c_.q},
             ", expected a multiple of queries_per_list = ", queries_per_list(), " rows");
-    const std::string_view per_list = queries_per_list() == 1 ? "T" : "T / queries_per_list";
+    const bool shared = queries_per_list() > 1;
+    const std::string_view per_list = shared ? "T / queries_per_list" : "T";
+    const std::string_view ends_of_lists = shared ? "T / queries_per_list + 1" : "T + 1";
     for (const SourceInput& s : sources_) {
       if (!s.given()) continue;
       const bool fits = s.info->dim ? dim() == s.info->dim : dim() == 512 || dim() == 576;
@@ -239,7 +241,7 @@ class Checker {
         require(PASA_ERROR_SHAPE, s.c.indices.shape[0] == lists(), s.names.indices, " is ", Dims{s.c.indices},
                 ", expected [", lists(), ", W] (", per_list, ", W)");
       }
-      require_shape(s.names.indptr, s.c.indptr, {lists() + 1}, concat(per_list, " + 1"));
+      require_shape(s.names.indptr, s.c.indptr, {lists() + 1}, ends_of_lists);
       require_shape(s.names.lengths, s.c.lengths, {lists()}, per_list);
     }
     require_shape("attn_sink", c_.attn_sink, {heads()}, "H");
@@ -255,6 +257,7 @@ class Checker {
   void check_pool_shape(const SourceInput& s) const {
     const pasa_tensor& kv = s.c.kv;
     const std::int64_t record = s.record_elements(dim()), found = kv.shape[s.last()];
+    const bool pieces = s.two_pieces(dim());
     // Relatives that callers mistake for the formats served here.
     const std::string_view hint = !s.info->paged ? ""
                                   : found == 528 ? "; 528-byte records (16 UE8M0 scales of 32 dims) are not served"
@@ -262,7 +265,10 @@ class Checker {
                                                  : "";
     require(PASA_ERROR_SHAPE, found == record, s.names.kv, " is ", Dims{kv}, ", expected a last dimension of ", record,
             " with ", s.info->name, hint,
-            s.two_pieces(dim()) ? concat(present(s.c.kv_pe) ? " and " : ", or 512 with ", s.names.pe) : "");
+            !pieces              ? ""
+            : present(s.c.kv_pe) ? " and "
+                                 : ", or 512 with ",
+            pieces ? s.names.pe : "");
     require(PASA_ERROR_SHAPE, kv.rank != s.long_rank() || kv.shape[s.last() - 1] == 1, s.names.kv, " is ", Dims{kv},
             ", expected one KV head: size 1 in dimension ", s.last() - 1);
     require(PASA_ERROR_SHAPE, s.page_tokens() >= 1 && s.page_tokens() <= kMaxPageTokens, s.names.kv, " is ", Dims{kv},
@@ -271,7 +277,7 @@ class Checker {
       require_shape(s.names.scales, s.c.kv_scales, {kv.shape[0], dim() / 64}, "slots, D/64");
     }
     const pasa_tensor& pe = s.c.kv_pe;
-    if (!present(pe) || !s.two_pieces(dim())) return;
+    if (!present(pe) || !pieces) return;
     const bool fits =
         pe.shape[0] == kv.shape[0] && pe.shape[pe.rank - 1] == kPeDim && (pe.rank == 2 || pe.shape[1] == 1);
     require(PASA_ERROR_SHAPE, fits, s.names.pe, " is ", Dims{pe}, ", expected [", kv.shape[0], ", ", kPeDim,

@@ -3,15 +3,22 @@
 
 On a GPU the problem is one DeepSeek-V4 decode token (16 heads, 128 + 8 tokens of fp8_ds_mla); without one it has no
 rows, so that nothing is computed. FlashMLA's call does what its shim adds: an lse with +inf, transposed.
+
+    host_cost.py [--json FILE] [--commit TEXT]     --json writes the numbers to a file; --commit says there of what
 """
 
 from __future__ import annotations
 
+import argparse
+import datetime
+import json
+import pathlib
 import statistics
 import time
 
 import pasa
 import torch
+from pasa import _native
 from pasa.compat import flash_mla
 
 ROUNDS, CALLS = 50, 200
@@ -31,6 +38,10 @@ def cost(call) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--commit", default="")
+    options = parser.parse_args()
     on_gpu = torch.cuda.is_available()
     device, tokens, heads = ("cuda", 1, 16) if on_gpu else ("cpu", 0, 16)
     q = torch.randn(tokens, heads, 512, device=device).bfloat16()
@@ -47,8 +58,12 @@ def main() -> None:
         tile_scheduler_metadata=meta, is_fp8_kvcache=True, indices=lists[0][:, None], attn_sink=sink,
         topk_length=lengths[0],
     )  # fmt: skip
-    print(f"{torch.cuda.get_device_name() if on_gpu else 'no GPU, no rows'}; {plan.summary}")
+    in_c = plan._native_plan, plan._address, plan._scratch, plan._size, plan._arrays.stream(q)
+    device_name = torch.cuda.get_device_name() if on_gpu else "no GPU, no rows"
+    print(f"{device_name}; {plan.summary}")
+    costs = {}
     for name, call in (
+        ("pasa_run through ctypes", lambda: _native.run(*in_c)),
         ("attend, one source, out=", lambda: pasa.attend(q, kv, lists[0], **one, out=out)),
         ("attend, two sources, out=", lambda: pasa.attend(q, kv, lists[0], **two, out=out)),
         ("attend, two sources", lambda: pasa.attend(q, kv, lists[0], **two)),
@@ -58,7 +73,19 @@ def main() -> None:
     ):
         call()
         median, least = cost(call)
-        print(f"{name:28s} median {median:6.2f}  min {least:6.2f}")
+        costs[name] = {"median_us": round(median, 2), "min_us": round(least, 2)}
+        print(f"{name:28s} median {median:6.2f}  min {least:6.2f}", flush=True)
+    if options.json:
+        results = {
+            "device": device_name,
+            "torch": torch.__version__,
+            "date": datetime.date.today().isoformat(),
+            "commit": options.commit,
+            "command": "host_cost.py",
+            "plan": plan.summary,
+            "calls": costs,
+        }
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,21 +1,31 @@
 #!/usr/bin/env python3
 """Runs the sparse-attention suites of other libraries, unmodified, against pasa's versions of their calls. Needs a GPU.
 
-    peers.py flash_mla CHECKOUT [--every N] [--seconds S]     tests/test_flash_mla_sparse_{decoding,prefill}.py
-    peers.py aiter CHECKOUT                                   op_tests/triton_tests/attention/test_pa_*_sparse.py
+    peers.py flash_mla CHECKOUT     tests/test_flash_mla_sparse_{decoding,prefill}.py
+    peers.py aiter CHECKOUT         op_tests/triton_tests/attention/test_pa_{decode,prefill}_sparse.py
 
 CHECKOUT is a copy of the library's repository outside this one; of its code only the tests are imported. What they ask
-of the rest of their library is stood in for: the architecture (aiter skips by it: each suite runs once as every
-architecture it names), a tolerance check, the profiler (FlashMLA looks for its kernels' names; times are not judged).
---every takes every N-th decode case (all 4748 take half an hour); after --seconds the rest is left out, and said so.
+of the rest of their library is stood in for: the architecture (aiter skips by it: a suite runs once as every architecture
+it names), a tolerance check, the profiler (FlashMLA looks for its kernels' names; times are not judged).
+
+A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
+--seconds ends FlashMLA's decode suite early: its cases then run in an order drawn at random, so that those done are a
+sample of all. --json adds the counts to a file; --commit and --revision say there what was tested with what.
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
+import concurrent.futures
 import contextlib
+import datetime
 import io
+import json
+import multiprocessing
 import pathlib
+import random
+import re
 import runpy
 import sys
 import time
@@ -23,6 +33,8 @@ import types
 
 import pasa.compat
 import torch
+
+OUTCOMES = ("passed", "failed", "skipped", "not_run")
 
 
 class _Profile:
@@ -43,7 +55,7 @@ def _profile(call, num_tests):
     return _Profile()
 
 
-def flash_mla(checkout: pathlib.Path, every: int, seconds: float) -> bool:
+def _prepare_flash_mla(checkout: pathlib.Path) -> None:
     pasa.compat.install("flash_mla")
     sys.path.insert(0, str(checkout / "tests"))
     import kernelkit
@@ -53,31 +65,65 @@ def flash_mla(checkout: pathlib.Path, every: int, seconds: float) -> bool:
     torch.set_default_dtype(torch.bfloat16)
     torch.set_float32_matmul_precision("high")
 
-    import test_flash_mla_sparse_decoding as decoding
 
-    cases = [raw.to_test_param() for raw in decoding.gen_testcase()]
-    chosen, begin, wrong, done = cases[::every], time.time(), 0, 0
-    for case in chosen:
+def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, seconds: float) -> tuple[dict, str]:
+    begin = time.time()
+    _prepare_flash_mla(checkout)
+    import test_flash_mla_sparse_decoding as suite
+
+    cases = [raw.to_test_param() for raw in suite.gen_testcase()]
+    for seed, case in enumerate(cases):
+        case.seed = seed  # as in a run of the whole suite
+    if seconds < float("inf"):
+        random.Random(0).shuffle(cases)
+    counts, failures = collections.Counter(), ""
+    for case in cases[share::jobs]:
         if time.time() - begin > seconds:
-            break
+            counts["not_run"] += 1
+            continue
         log = io.StringIO()
         with contextlib.redirect_stdout(log):
-            correct = decoding.test_flash_mla(case).is_correct
-        if not correct:
-            wrong += 1
-            print(log.getvalue())
-        done += 1
-    print(f"flash_mla decode: {done - wrong} passed, {wrong} failed, {len(cases) - done} not run", flush=True)
+            correct = _with_memory(lambda: suite.test_flash_mla(case)).is_correct
+        counts["passed" if correct else "failed"] += 1
+        failures += "" if correct else log.getvalue()
+    return counts, failures
 
-    begin, log = time.time(), io.StringIO()
-    status = 0
+
+def _with_memory(run):
+    """A case's reference may need memory that a neighbour's has for a moment."""
+    for _ in range(10):
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            return run()
+        torch.cuda.empty_cache()
+        time.sleep(1)
+    return run()
+
+
+def flash_mla_prefill(checkout: pathlib.Path) -> tuple[dict, str]:
+    _prepare_flash_mla(checkout)
+    log = io.StringIO()
     try:
         with contextlib.redirect_stdout(log):
             runpy.run_path(str(checkout / "tests" / "test_flash_mla_sparse_prefill.py"), run_name="__main__")
-    except SystemExit as exit:
-        status = exit.code
-    print(f"flash_mla prefill ({time.time() - begin:.0f} s): {log.getvalue().strip().splitlines()[-1]}")
-    return wrong == 0 and not status
+    except SystemExit:
+        pass
+    verdicts = re.findall(r"All (\d+) cases passed|(\d+) / (\d+) cases failed", log.getvalue())
+    every, failed, of = (int(number or 0) for number in verdicts[-1])
+    return {"passed": every or of - failed, "failed": failed}, log.getvalue() if failed else ""
+
+
+class _Share:
+    """A pytest plugin: leaves out the tests of other processes, counts outcomes."""
+
+    def __init__(self, share: int, jobs: int):
+        self.share, self.jobs, self.counts = share, jobs, collections.Counter()
+
+    def pytest_collection_modifyitems(self, items):
+        items[:] = items[self.share :: self.jobs]
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or report.outcome != "passed":
+            self.counts[report.outcome] += 1
 
 
 def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
@@ -85,45 +131,85 @@ def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
     return (~torch.isclose(a, b, rtol=rtol, atol=atol)).float().mean().item()
 
 
-def aiter(checkout: pathlib.Path) -> bool:
+def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int) -> tuple[dict, str]:
     import pytest
 
     pasa.compat.install("aiter")
     from pasa.compat import _ensure_package
 
-    architecture = types.SimpleNamespace(name="")
     stubs = {
-        "aiter.ops.triton.utils._triton": {"arch_info": types.SimpleNamespace(get_arch=lambda: architecture.name)},
+        "aiter.ops.triton.utils._triton": {"arch_info": types.SimpleNamespace(get_arch=lambda: architecture)},
         "aiter.test_common": {"checkAllclose": _check_all_close},
     }
     for name, contents in stubs.items():
         _ensure_package(name)
         vars(sys.modules[name]).update(contents)
-    folder, passed = checkout / "op_tests" / "triton_tests" / "attention", True
-    for name, test in (
-        ("gfx950", "test_pa_decode_sparse.py"),
-        ("gfx950", "test_pa_prefill_sparse.py"),
-        ("gfx1250", "test_pa_prefill_sparse.py"),
-    ):
-        architecture.name = name
-        for module in [module for module in sys.modules if module.startswith("test_pa_")]:
-            del sys.modules[module]
-        print(f"aiter {test} as {name}:", flush=True)
-        status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder / test)])
-        passed = passed and status == 0
-    return passed
+    for module in [module for module in sys.modules if module.startswith("test_pa_")]:
+        del sys.modules[module]  # it asked for the architecture when it was imported
+    folder = checkout / "op_tests" / "triton_tests" / "attention"
+    plugin, log = _Share(share, jobs), io.StringIO()
+    with contextlib.redirect_stdout(log):
+        status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder / test)], [plugin])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not plugin.counts["failed"]:
+        plugin.counts["failed"] += 1  # nothing could be collected
+    return plugin.counts, log.getvalue() if plugin.counts["failed"] else ""
+
+
+def suites(library: str, checkout: pathlib.Path, jobs: int, seconds: float) -> list[tuple]:
+    """(name, function, arguments) of each process's work; the longest first."""
+    if library == "flash_mla":
+        decode = [("decode", flash_mla_decode, (checkout, share, jobs, seconds)) for share in range(jobs)]
+        return [("prefill", flash_mla_prefill, (checkout,)), *decode]
+    return [
+        (f"{test.split('_')[2]} as {architecture}", aiter, (checkout, test, architecture, share, jobs))
+        for test, architecture in (
+            ("test_pa_prefill_sparse.py", "gfx1250"),
+            ("test_pa_prefill_sparse.py", "gfx950"),
+            ("test_pa_decode_sparse.py", "gfx950"),
+        )
+        for share in range(jobs)
+    ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=("flash_mla", "aiter"))
     parser.add_argument("checkout", type=pathlib.Path)
-    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--commit", default="", help="of pasa")
+    parser.add_argument("--revision", default="", help="of the checkout")
     options = parser.parse_args()
-    if options.library == "flash_mla":
-        return 0 if flash_mla(options.checkout, options.every, options.seconds) else 1
-    return 0 if aiter(options.checkout) else 1
+
+    command = f"peers.py {options.library} CHECKOUT --jobs {options.jobs}"
+    command += f" --seconds {options.seconds:g}" if options.seconds < float("inf") else ""
+    begin, counts = time.time(), collections.defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs + 1, mp_context=context) as pool:
+        work = suites(options.library, options.checkout, options.jobs, options.seconds)
+        running = {pool.submit(function, *arguments): name for name, function, arguments in work}
+        for done in concurrent.futures.as_completed(running):
+            found, failures = done.result()
+            for outcome, count in found.items():
+                counts[running[done]][outcome] += count
+            print(failures, end="", flush=True)
+    for name, of in counts.items():
+        print(f"{options.library} {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in of.items()))
+    if options.json:
+        results = json.loads(options.json.read_text()) if options.json.exists() else {}
+        results[options.library] = {
+            "revision": options.revision,
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "date": datetime.date.today().isoformat(),
+            "commit": options.commit,
+            "command": command,
+            "seconds": round(time.time() - begin),
+            "suites": dict(sorted(counts.items())),
+        }
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return any(of["failed"] for of in counts.values())
 
 
 if __name__ == "__main__":

@@ -230,11 +230,15 @@ def _format_of(kv: torch.Tensor, name: str) -> str:
 
 
 def _aligned(kv: torch.Tensor, kv_format: str) -> torch.Tensor:
-    """The cache, or a dense copy if its pages lie at odd addresses, which aiter takes and the library does not."""
+    """The cache, or a dense copy if its pages lie at odd addresses, which aiter takes and the library does not.
+
+    While torch traces, a tensor has no address: then strides alone are looked at.
+    """
     need = _ALIGNMENT.get(kv_format)
-    if need is None or (kv.stride(0) % need == 0 and kv.storage_offset() % need == 0):
+    if need is None:
         return kv
-    return kv.contiguous()
+    at = 0 if torch.compiler.is_compiling() else kv.storage_offset()
+    return kv if kv.stride(0) % need == 0 and at % need == 0 else kv.contiguous()
 
 
 def _check_mla(q_nope, q_pe, kv_c, k_pe, kv_pe_offset: int, has_pe: bool) -> None:
