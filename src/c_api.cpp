@@ -9,7 +9,9 @@
 #include "core/problem.h"
 #include "pasa/pasa.h"
 
-struct pasa_plan : pasa::Plan {};
+struct pasa_plan : pasa::Plan {
+  pasa_problem planned;  // its checks serve every run that differs in addresses alone
+};
 
 namespace pasa {
 namespace {
@@ -93,6 +95,7 @@ pasa_status pasa_plan_create(const pasa_problem* problem, pasa_plan** plan) {
     require_argument(plan, "plan");
     auto made = std::make_unique<pasa_plan>();
     make_plan(check(*problem, Stage::kPlan), *made);
+    made->planned = *problem;
     *plan = made.release();
   });
 }
@@ -109,7 +112,7 @@ pasa_status pasa_run(const pasa_plan* plan, const pasa_problem* problem, void* w
   return guarded([&] {
     require_argument(plan, "plan");
     require_argument(problem, "problem");
-    const Problem checked = check(*problem, Stage::kRun);
+    const Problem checked = check(*problem, Stage::kRun, &plan->planned);
     require_fit(*plan, checked, workspace, workspace_bytes);
     if (checked.tokens > 0) plan->backend->run(checked, *plan, workspace, stream);
   });

@@ -13,6 +13,8 @@
 
 namespace pasa {
 
+constexpr int kMaxSplits = 256;
+
 // The part of a source that a plan depends on; a plan serves every problem with an equal shape.
 struct SourceShape {
   pasa_kv_format format = PASA_KV_NONE;
@@ -132,8 +134,9 @@ int bytes_per_key(const Shape& shape, int source);
 
 enum class Stage { kPlan, kRun };  // a plan may lack data pointers and outputs
 
-// Throws Error on the first failing check, in the order of pasa_status.
-Problem check(const pasa_problem& problem, Stage stage);
+// Throws Error on the first failing check, in the order of pasa_status. passed: a problem that has passed; of one that
+// differs from it in addresses alone, only these are looked at.
+Problem check(const pasa_problem& problem, Stage stage, const pasa_problem* passed = nullptr);
 
 // Host memory only: throws PASA_ERROR_VALUE for a malformed indptr or length; returns the number of invalid indices.
 std::int64_t validate(const Problem& problem);

@@ -703,6 +703,20 @@ TEST(Problem, NullPointersAndStructSizesAreRefused) {
   EXPECT_EQ(pasa_plan_workspace_bytes(nullptr), 0u);
 }
 
+TEST(Problem, AllTwentyTensorsAtOnceAreRefused) {
+  Rig rig(kOcp, kOcp);
+  for (pasa_source* source : {&rig.problem.main, &rig.problem.extra}) {
+    source->kv_pe = dense(rig.take(Rig::kSlots * kPeDim), source->kv.dtype, {Rig::kSlots, kPeDim});
+    source->lengths = dense(rig.take(Rig::kTokens * 4), PASA_I32, {Rig::kTokens});
+  }
+  const pasa_tensor out = rig.problem.out, lse = rig.problem.lse, max_logits = rig.problem.max_logits;
+  rig.want_partials(4);
+  rig.problem.out = out, rig.problem.lse = lse, rig.problem.max_logits = max_logits;
+  pasa_plan* plan = nullptr;
+  EXPECT_EQ(pasa_plan_create(&rig.problem, &plan), PASA_ERROR_COMBINATION) << pasa_last_error();
+  EXPECT_TRUE(rig.untouched());
+}
+
 TEST(Problem, APlanServesOnlyItsShape) {
   Rig rig(kDs);
   const PlanOwner owner(rig);
