@@ -7,6 +7,7 @@
 #include "core/backend.h"
 #include "core/guard.h"
 #include "core/problem.h"
+#include "core/tuning.h"
 #include "pasa/pasa.h"
 
 struct pasa_plan : pasa::Plan {
@@ -35,9 +36,12 @@ void make_plan(const Problem& problem, Plan& plan) {
   const Backend& backend = choose(problem);
   plan.backend = &backend;
   plan.shape = problem;
-  backend.plan(problem, plan);
+  Problem tuned = problem;
+  const std::string tuning = apply_tuning(tuning_table(), backend, tuned);
+  backend.plan(tuned, plan);
   plan.partial = problem.skip_reduce && plan.splits > 1;
-  plan.summary = concat(backend.name, ": ", plan.summary, ", workspace ", plan.workspace_bytes, " bytes");
+  plan.summary = concat(backend.name, ": ", plan.summary, ", workspace ", plan.workspace_bytes, " bytes",
+                        tuning.empty() ? "" : "; ", tuning);
   if (explain_wanted()) std::fprintf(stderr, "pasa: %s\n", plan.summary.c_str());
 }
 

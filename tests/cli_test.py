@@ -395,6 +395,93 @@ class Arguments(Base):
         self.assertEqual(self.result.read_text(), "precious")
 
 
+class Tune(Base):
+    SHAPE = "decode:T=2,H=16,fmt=bf16,len=64,lists=rect"
+
+    def setUp(self):
+        super().setUp()
+        self.table = Path(self.dir.name, "cache", "tune.json")
+
+    def explain(self, shape=SHAPE, **environment):
+        done = pasa("explain", shape, "--device", "cpu", "--json", env={**os.environ, **environment})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        (entry,) = json.loads(done.stdout)
+        return entry
+
+    def tune(self, *args):
+        done = pasa("tune", self.SHAPE, "--device", "cpu", "--out", self.table, *args)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_a_table_and_its_use(self):
+        self.assertIn("of 1 shapes", self.tune())
+        report = json.loads(self.tune("--json", "--reps", "3"))
+        self.assertEqual((report["shapes"], report["rows"][0]["keys"]), (1, "16-bit"))
+        table = json.loads(self.table.read_text())
+        self.assertEqual(len(table["machines"][report["machine"]]), report["won"])
+        self.assertEqual(list(self.table.parent.iterdir()), [self.table])
+
+        # Who wins is chance: a table of our own says 5 splits.
+        entry = {"kernel": report["kernel"], "keys": "16-bit", "heads": 16, "tokens": 2, "length": 64, "splits": 5}
+        table["machines"] = {report["machine"]: [entry], "another machine": [{**entry, "splits": 7}]}
+        self.table.write_text(json.dumps(table))
+        tuned = self.explain(PASA_TUNE_TABLE=str(self.table))
+        self.assertEqual((tuned["kernel"], tuned["splits"]), (report["kernel"], 5))
+        self.assertIn(f"tuned: {self.table}: as for 16 heads, 2 rows, 64 keys", tuned["plan"])
+        self.assertNotEqual(self.explain(PASA_TUNE_TABLE="")["splits"], 5)
+        without = {k: v for k, v in os.environ.items() if k != "PASA_TUNE_TABLE"}
+        (self.table.parent / "pasa").mkdir()
+        (self.table.parent / "pasa" / "tune.json").write_text(self.table.read_text())
+        done = pasa("explain", self.SHAPE, "--device", "cpu", "--json",
+                    env={**without, "XDG_CACHE_HOME": str(self.table.parent)})
+        self.assertEqual(json.loads(done.stdout)[0]["splits"], 5)
+        done = pasa("check", self.SHAPE, "--device", "cpu", env={**os.environ, "PASA_TUNE_TABLE": str(self.table)})
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+        # Tuning this shape again replaces its entry and no other.
+        self.tune()
+        kept = json.loads(self.table.read_text())["machines"]
+        self.assertEqual(kept["another machine"], [{**entry, "splits": 7}])
+        self.assertNotIn(5, [e["splits"] for e in kept[report["machine"]] if "gain" not in e])
+
+    def test_a_table_that_is_not_used_says_why(self):
+        self.table.parent.mkdir()
+        shipped = self.explain(PASA_TUNE_TABLE="")
+        self.assertIn("not tuned: no table is named", shipped["plan"])
+        for text, reason in (
+            (None, "no such file"),
+            ("", "expected { at byte 0"),
+            ('{"pasa": "0.0.1", "machines": {}}', "made by pasa 0.0.1"),
+            (json.dumps({"pasa": self.version(), "machines": {"toaster": []}}), "nothing about"),
+        ):
+            if text is not None:
+                self.table.write_text(text)
+            plan = self.explain(PASA_TUNE_TABLE=str(self.table))
+            self.assertIn(f"not tuned: {self.table}: {reason}", plan["plan"])
+            self.assertEqual(plan["splits"], shipped["splits"])
+
+    def version(self):
+        return json.loads(pasa("info", "--json").stdout)["version"]
+
+    def test_a_file_that_is_no_table_is_named_before_it_is_replaced(self):
+        self.table.parent.mkdir()
+        self.table.write_text("[]")
+        done = pasa("tune", self.SHAPE, "--device", "cpu", "--out", self.table)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(f"{self.table} will be replaced", done.stderr)
+
+    def test_refusals(self):
+        self.assert_refused(pasa("tune", "--device", "cuda:99", "--out", self.result), 3, "cuda:99")
+        self.assert_refused(pasa("tune", "--kernel", "reference", "--out", self.result), 3, "reference")
+        self.assert_refused(pasa("tune", "--kernel", "cpu:nonsense", "--out", self.result), 3, "cpu:nonsense")
+        self.assert_refused(pasa("tune", "--nonsense", "--out", self.result), 2, "nonsense")
+        if "gfx950-emu" in pasa("info").stdout:
+            self.assert_refused(pasa("tune", "--device", "gfx950-emu", "--out", self.result), 3, "keeps no time")
+        blocked = Path(self.dir.name, "file")
+        blocked.write_text("")
+        self.assertEqual(pasa("tune", "--device", "cpu", "--out", blocked / "tune.json").returncode, 2)
+
+
 class Container(Base):
     """Files that are no safetensors file, or that lie in their header."""
 

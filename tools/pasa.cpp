@@ -1,4 +1,4 @@
-// The command line: info | make | run | check | bench | explain | selftest (selftest.cpp), and cache | indices (ops_cli.cpp).
+// The command line: info | make | run | check | bench | explain | selftest (selftest.cpp) | tune (tune.cpp), and cache | indices (ops_cli.cpp).
 //
 // Everything it does goes through the C API, as a user's program would; the harness supplies problems, devices and
 // comparison. Exit status: 0 done, 1 `check` or `selftest` found a difference, 2 the input or the arguments are wrong (one line on stderr),
@@ -29,6 +29,7 @@
 #include "tools/runs.h"
 #include "tools/selftest.h"
 #include "tools/terminal.h"
+#include "tools/tune.h"
 
 namespace pasa {
 namespace {
@@ -440,6 +441,23 @@ int main_checked(int argc, char** argv) {
       "Runs the quick list of cases with every kernel of the device against the float64 reference, then times the\n"
       "DeepSeek-V4 workloads in every cache format (not on an emulated device, which keeps no time).");
 
+  CLI::App* tune_command =
+      app.add_subcommand("tune", "time a kernel's launch choices and write the table that plans read");
+  problems(tune_command, "shapes to time: as for bench [a grid of decode shapes]", true, false);
+  tune_command->add_option("--device", options.device, "auto, cpu, cuda, cuda:N, hip, hip:N")->capture_default_str();
+  tune_command->add_option("--kernel", options.kernels, "tune this one [the device's first that has choices]")
+      ->allow_extra_args(false);
+  tune_command->add_option("--threads", options.threads, "CPU threads [all]")->check(CLI::Range(1, 4096));
+  tune_command->add_option("--reps", options.timing.reps, "repetitions of a measurement [5]")
+      ->check(CLI::Range(1, 1 << 20));
+  tune_command->add_option("-o,--out", options.output,
+                           "the table [$PASA_TUNE_TABLE, or pasa/tune.json in $XDG_CACHE_HOME or ~/.cache]");
+  json(tune_command);
+  tune_command->footer(
+      "Examples\n  pasa tune --device cuda\n  pasa tune \"decode:T=48,H=64,len=128+1024\" --out tune.json\n"
+      "Caches are cold. A choice that beats the planner's by more than 3 % twice becomes an entry of the table; entries\n"
+      "of other shapes and machines stay. Plans made from then on take it: pasa explain says whether and why not.");
+
   add_ops_commands(app);
 
   try {
@@ -464,6 +482,12 @@ int main_checked(int argc, char** argv) {
   if (selftest_command->parsed()) {
     options.output = report;
     return selftest(options);
+  }
+  if (tune_command->parsed()) {
+    options.timing.cold = true;
+    options.timing.warmup = 1;
+    if (options.timing.reps == 0) options.timing.reps = 5;
+    return tune(options);
   }
   return explain(options);
 }

@@ -36,6 +36,8 @@ struct Backend {
   void (*reduce)(const Reduce&, void* stream);
   // Not empty: it serves only problems that ask for it by its whole name; the reason, in words.
   std::string_view on_request = {};
+  // The machine as tuning tables name it (core/tuning.h). nullptr: its plans take no block_h or splits from a table.
+  std::string (*machine)(const Problem&) = nullptr;
 };
 
 constexpr const char* device_name(pasa_device_type device) {

@@ -77,15 +77,39 @@ int choose_splits(const Problem& p, int threads) {
   return best;
 }
 
+int threads_of(const Problem& p) { return p.threads ? p.threads : omp_get_max_threads(); }
+
 std::size_t partial_floats(const Shape& p, int splits) {  // of one row
   return static_cast<std::size_t>(splits) * static_cast<std::size_t>(p.heads) * (kValueDim + 2);
 }
 
 }  // namespace
 
+// The CPU's own name and the threads of the plan.
+std::string machine(const Problem& p) {
+  static const std::string name = [] {
+    std::string brand = "CPU";
+#if defined(__x86_64__)
+    unsigned words[12];
+    constexpr unsigned kFirst = 0x80000002u;
+    bool known = true;
+    for (unsigned i = 0; i < 3; ++i) {
+      unsigned* w = words + 4 * i;
+      known &= __get_cpuid(kFirst + i, w, w + 1, w + 2, w + 3) != 0;
+    }
+    if (known)
+      brand.assign(reinterpret_cast<const char*>(words), strnlen(reinterpret_cast<const char*>(words), sizeof words));
+    brand.erase(brand.find_last_not_of(' ') + 1);
+    brand.erase(0, brand.find_first_not_of(' '));
+#endif
+    return brand;
+  }();
+  return concat(name, ", ", threads_of(p), " threads");
+}
+
 void make_plan(const Kernel& kernel, const Problem& p, Plan& plan) {
   Detail detail{};
-  detail.threads = p.threads ? p.threads : omp_get_max_threads();
+  detail.threads = threads_of(p);
   plan.splits = p.splits ? p.splits : choose_splits(p, detail.threads);
   detail.scratch_bytes = aligned(kernel.scratch_bytes(p));
   detail.wave_rows = std::max<std::int64_t>(1, p.tokens);

@@ -30,20 +30,31 @@ std::string decline(const Problem& problem) {
   return "";
 }
 
-// The time of a plan in microseconds, as measured on an H200 (docs/cuda.md): a block's step of 32 keys, about one more step
-// to start and end, waves of as many blocks as fit the SMs, and a merge that grows a little with the parts.
+// What a block of the kernel takes in microseconds: its start and end, and a step of 32 keys of either kind.
+struct BlockTime {
+  double ends, fp8, wide;
+};
+// Of an H200, fitted to 5162 timed launches (docs/tuning.md).
+constexpr BlockTime k16Heads = {2.23, 2.78, 2.56}, k16HeadsPaired = {2.34, 3.48, 3.09}, k64Heads = {4.06, 3.69, 3.58};
+constexpr double kMerge = 4.1, kMergePart = 0.06, kMergeMegabyte = 0.61;  // partials are written and read again
+
+// The time of a plan: waves of as many blocks as fit the SMs, and the merge.
 double estimate_us(const Problem& problem, const Device& gpu, int head_tile, int splits) {
   const std::int64_t blocks = problem.tokens * splits * ((problem.heads + head_tile - 1) / head_tile);
   const bool pairs =
       head_tile == 16 && blocks > gpu.sms && gpu.shared_bytes_per_sm >= 2 * (general_shared_bytes(16) + 1024);
-  const double step = head_tile == 64 ? 3.7 : pairs ? 3.4 : 2.6;
   const std::int64_t slots = gpu.sms * (pairs ? 2 : 1), waves = (blocks + slots - 1) / slots;
-  std::int64_t steps = 1;
+  const BlockTime& block = head_tile == 64 ? k64Heads : pairs ? k16HeadsPaired : k16Heads;
+  double wave = block.ends;
   for (int i = 0; i < problem.source_count; ++i) {
     const std::int64_t chunk = (problem.average_keys(i) + splits - 1) / splits;
-    steps += (chunk + 31) / 32;
+    wave += static_cast<double>((chunk + 31) / 32) *
+            (find_format(problem.source[i].format)->bytes ? block.fp8 : block.wide);
   }
-  return static_cast<double>(waves * steps) * step + (splits > 1 ? 5 + 0.13 * splits : 0);
+  const double megabytes = 1e-6 * sizeof(float) * (kValueDim + 2) * static_cast<double>(problem.tokens) * splits *
+                           static_cast<double>(problem.heads);
+  const double merge = splits > 1 ? kMerge + kMergePart * splits + kMergeMegabyte * megabytes : 0;
+  return static_cast<double>(waves) * wave + merge;
 }
 
 struct Choice {
@@ -102,6 +113,7 @@ const Backend kCudaGeneral = {
     .plan = cuda::plan,
     .run = cuda::run,
     .reduce = cuda::reduce,
+    .machine = [](const Problem& problem) { return cuda::device(problem.device_index).name; },
 };
 
 }  // namespace pasa
