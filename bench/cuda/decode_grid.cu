@@ -5,6 +5,8 @@
 //   --table loops      the same keys as one list or two, uniform and packed
 //   --table v32        656-byte records, long lists
 //   --table prefill    thousands of rows over a pool that L2 holds, full rows and rows of random length: 16-bit and fp8 pools
+//   --table switch     where decode ends and prefill begins: the kernels of both, which of them the planner takes, and how
+//                      much slower that one is than the better
 //
 // Method: pools of millions of tokens with random data; uniformly scattered lists. A graph holds `sets` calls, each with its
 // own q, lists and out, so that keys come from memory; before a replay L2 is emptied by reads, and where q and lists are
@@ -208,6 +210,16 @@ class Bench {
       check(cudaStreamSynchronize(nullptr), "make_pool");
     }
     return pool;
+  }
+
+  // The kernel that the planner takes for what was timed last.
+  std::string planned() const {
+    pasa_problem p = problems_[0];
+    p.kernel = nullptr;
+    pasa_plan* plan = nullptr;
+    check_status(pasa_plan_create(&p, &plan));
+    const std::shared_ptr<pasa_plan> owner(plan, pasa_plan_destroy);
+    return pasa_plan_kernel(plan);
   }
 
   GpuCeilings ceilings() {
@@ -458,9 +470,26 @@ std::vector<Cell> prefill_cells() {
   return cells;
 }
 
+// A 16-bit workspace that L2 holds, and a cache of records that it does not.
+std::vector<Cell> switch_cells(const std::string& heads, const std::string& tokens) {
+  std::vector<Cell> cells;
+  for (const Cell& form : {Cell{.format = PASA_KV_BF16, .slots = 32768}, Cell{.format = PASA_KV_FP8_DS_MLA}}) {
+    for (const std::int64_t topk : {512, 1024}) {
+      for (const std::int64_t h : numbers(heads)) {
+        for (const std::int64_t t : numbers(tokens)) {
+          cells.push_back(form);
+          cells.back().heads = static_cast<int>(h), cells.back().tokens = t, cells.back().main = topk;
+        }
+      }
+    }
+  }
+  return cells;
+}
+
 std::vector<Cell> table_cells(const std::string& table, const std::string& heads, const std::string& tokens,
                               const std::string& lists) {
   if (table == "prefill") return prefill_cells();
+  if (table == "switch") return switch_cells(heads, tokens);
   struct Form {
     pasa_kv_format format;
     bool two;
@@ -496,13 +525,12 @@ std::vector<Cell> table_cells(const std::string& table, const std::string& heads
 }
 
 int run(int argc, char** argv) {
-  std::string table = "flashmla", heads = "16,64,128", tokens = "1,4,16,64,128,256", lists, kernel, json, commit,
-              peers = "bench/peers";
+  std::string table = "flashmla", heads = "16,64,128", tokens, lists, kernel, json, commit, peers = "bench/peers";
   int replays = 15, splits = 0;
   CLI::App app{"decode and prefill on a GPU, beside their peers"};
-  app.add_option("--table", table)->check(CLI::IsMember({"flashmla", "formats", "loops", "v32", "prefill"}));
+  app.add_option("--table", table)->check(CLI::IsMember({"flashmla", "formats", "loops", "v32", "prefill", "switch"}));
   app.add_option("--heads", heads);
-  app.add_option("--tokens", tokens);
+  app.add_option("--tokens", tokens, "[1,4,16,64,128,256; switch: 64,128,256,512,1024]");
   app.add_option("--lists", lists, "main+extra,...");
   app.add_option("--kernel", kernel, "force a kernel; cells that it declines are left out");
   app.add_option("--splits", splits);
@@ -511,6 +539,8 @@ int run(int argc, char** argv) {
   app.add_option("--json", json, "write the rows here");
   app.add_option("--commit", commit, "what the file says of the source");
   CLI11_PARSE(app, argc, argv);
+  const bool is_switch = table == "switch";
+  if (tokens.empty()) tokens = is_switch ? "64,128,256,512,1024" : "1,4,16,64,128,256";
   if (const std::string reason = cuda::unavailable(80); !reason.empty()) {
     std::fprintf(stderr, "device: no GPU: %s\n", reason.c_str());
     return 3;
@@ -527,18 +557,18 @@ int run(int argc, char** argv) {
               "peer (recorded 2026-11-29)");
   nlohmann::json rows = nlohmann::json::array();
   const Peers recorded(peers + (table == "prefill" ? "/prefill.csv" : "/decode.csv"));
-  double log_sum = 0;
+  double log_sum = 0, worst = 0;
   int compared = 0, wrong = 0;
-  for (const Cell& cell : table_cells(table, heads, tokens, lists)) {
+  const auto time = [&](const Cell& cell, const std::string& name) {
     Result r;
     try {
-      r = bench.time(cell, kernel, splits, replays, ceilings);
+      r = bench.time(cell, name, splits, replays, ceilings);
     } catch (const Error& error) {
       const bool is_wrong = error.status == PASA_ERROR_INTERNAL;  // the other cells are still worth their times
-      if (!is_wrong && (error.status != PASA_ERROR_UNSUPPORTED || kernel.empty())) throw;
+      if (!is_wrong && (error.status != PASA_ERROR_UNSUPPORTED || name.empty())) throw;
       wrong += is_wrong;
       std::printf("%s\n", error.what());
-      continue;
+      return r;
     }
     const Peer peer = recorded.best(cell);
     const double gbps = r.bytes / r.us * 1e-3, tflops = r.flops / r.us * 1e-6;
@@ -574,7 +604,29 @@ int run(int argc, char** argv) {
                     {"relative_error", r.relative_error},
                     {"peer", peer.name},
                     {"peer_us_recorded", peer.us}});
+    return r;
+  };
+  for (const Cell& cell : table_cells(table, heads, tokens, lists)) {
+    if (!is_switch) {
+      time(cell, kernel);
+      continue;
+    }
+    std::map<std::string, double> us;
+    for (const char* name : {"cuda:sm90", "cuda:sm90_prefill"}) us[name] = time(cell, name).us;
+    const std::string taken = bench.planned();
+    if (!us.contains(taken)) us[taken] = time(cell, taken).us;
+    double least = us[taken];
+    if (!(least > 0)) continue;  // wrong, as said above
+    for (const auto& [name, its] : us) {
+      if (its > 0) least = std::min(least, its);
+    }
+    const double loss = us[taken] / least - 1;
+    worst = std::max(worst, loss);
+    std::printf("    the planner takes %s: %.1f %% over the better\n", taken.c_str(), 100 * loss);
+    rows.back()["planner"] = taken;
+    rows.back()["planner_loss"] = loss;
   }
+  if (is_switch) std::printf("the planner's kernel is at most %.1f %% over the better\n", 100 * worst);
   const double mean = compared ? std::exp(log_sum / compared) : 0;
   if (compared) std::printf("geometric mean of peer / ours over %d cells: %.2f\n", compared, mean);
   if (!json.empty()) {
