@@ -309,6 +309,7 @@ void __cudaRegisterFunction(void**, const char* host, char*, const char* name, i
                             int*) {
   Runtime::get().add_kernel(host, name);
 }
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}  // the PTX declares it
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(host));
   return cudaSuccess;
