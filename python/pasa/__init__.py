@@ -138,12 +138,18 @@ def attend(
         softmax_scale = float(softmax_scale)
     if kv_scale is not None:
         kv_scale = float(kv_scale)
+    # fmt: off
+    tensors = (
+        q, kv, kv_scales, kv_pe, kv_indices, kv_indptr, kv_lengths,
+        extra_kv, extra_kv_scales, extra_kv_pe, extra_indices, extra_indptr, extra_lengths,
+        attn_sink, out, lse, max_logits,
+    )
+    values = (
+        kv_format, extra_kv_format, softmax_scale, kv_scale, queries_per_list, return_lse,
+        splits, block_h, nan_to_zero, no_invalid, skip_reduce, kernel, threads,
+    )
+    # fmt: on
     arrays = find_arrays(q, "q")
-    tensors = (q, kv, kv_scales, kv_pe, kv_indices, kv_indptr, kv_lengths)
-    tensors += (extra_kv, extra_kv_scales, extra_kv_pe, extra_indices, extra_indptr, extra_lengths)
-    tensors += (attn_sink, out, lse, max_logits)
-    values = (kv_format, extra_kv_format, softmax_scale, kv_scale, queries_per_list, return_lse)
-    values += (splits, block_h, nan_to_zero, no_invalid, skip_reduce, kernel, threads)
     if arrays is None:
         from . import _torch
 

@@ -41,6 +41,15 @@ class Partials(NamedTuple):
 
 def call(arrays, tensors: tuple, values: tuple, workspace: Array | None) -> Array | tuple | Partials:
     """Runs CALL_TENSORS and CALL_VALUES, prepared now or by an earlier call of this thread."""
+    for prepared in _this_thread.latest.get(values, ()):
+        if prepared.rebind(tensors):
+            return prepared.call(tensors, workspace)
+    prepared = _find(arrays, tensors, values)
+    arrays.set_addresses(prepared.problem.words, _PLACES, tensors)
+    return prepared.call(tensors, workspace)
+
+
+def _find(arrays, tensors: tuple, values: tuple) -> _Prepared:
     try:
         key = (*values, *arrays.signatures(tensors))
     except (AttributeError, RuntimeError):  # no tensors of this framework: preparing says which one
@@ -49,7 +58,8 @@ def call(arrays, tensors: tuple, values: tuple, workspace: Array | None) -> Arra
     if prepared is None:
         prepared = _Prepared(arrays, dict(zip(CALL_TENSORS, tensors)), dict(zip(CALL_VALUES, values)))
         _this_thread.keep(key, prepared)
-    return prepared.call(tensors, workspace)
+    _this_thread.remember(values, prepared)
+    return prepared
 
 
 class _Prepared:
@@ -60,70 +70,83 @@ class _Prepared:
         return_lse = values.pop("return_lse", False)
         given = {name: tensors.pop(name, None) for name in GIVEN_OUTPUTS}
         self.problem = PackedProblem(arrays, *arguments(**tensors, **values))
-        self.plan = _native.PlanHandle(self.problem.address)
-        (tokens, heads), splits = tensors["q"].shape[:2], self.plan.splits
-        self.made = {}  # outputs that every call makes anew: shape and dtype (None: q's)
-        if self.plan.is_partial:
-            self.made["acc"] = (tokens, splits, heads, VALUE_DIM), arrays.float32
-            self.made["m"] = self.made["l"] = (tokens, splits, heads), arrays.float32
-        elif given["out"] is None:
-            self.made["out"] = (tokens, heads, VALUE_DIM), None
-        if return_lse and given["lse"] is None:
-            self.made["lse"] = (tokens, heads), arrays.float32
-        self.made_places: tuple | None = None  # known once they have been made
         for name, tensor in given.items():
             if tensor is not None:
                 arrays.require_writable(name, tensor)
                 self.problem.bind(arrays, {name: tensor})
+        q, self.made = tensors["q"], {}  # outputs that every call makes anew: shape and dtype (None: q's)
+        tokens, heads = q.shape[:2]
+        if return_lse and given["lse"] is None:
+            self._make("lse", q, (tokens, heads), arrays.float32)
+        if given["out"] is None and not values.get("skip_reduce"):
+            self._make("out", q, (tokens, heads, VALUE_DIM))
+        self.plan = _native.PlanHandle(self.problem.address)  # with the outputs: then runs need not look at their shapes
+        splits = self.plan.splits
+        if self.plan.is_partial:
+            self._make("acc", q, (tokens, splits, heads, VALUE_DIM), arrays.float32)
+            self._make("m", q, (tokens, splits, heads), arrays.float32)
+            self._make("l", q, (tokens, splits, heads), arrays.float32)
+        elif given["out"] is None and "out" not in self.made:
+            self._make("out", q, (tokens, heads, VALUE_DIM))
+        self.made_places = tuple(TENSORS[name] >> 3 for name in self.made)
+        self.stream = arrays.stream_of(q)
+        self.rebind = arrays.rebinder(self.problem, [-1 if n in self.made else TENSORS[n] for n in CALL_TENSORS])
+
+    def _make(self, name: str, q: Array, shape: tuple, dtype: Any = None) -> None:
+        self.made[name] = shape, dtype
+        self.problem.bind(self.arrays, {name: self.arrays.empty(q, shape, dtype)})
 
     def make_outputs(self, q: Array) -> dict[str, Array]:
         arrays = self.arrays
         outputs = {name: arrays.empty(q, shape, dtype) for name, (shape, dtype) in self.made.items()}
-        if self.made_places is None:
-            self.problem.bind(arrays, outputs)
-            self.made_places = tuple(TENSORS[name] >> 3 for name in outputs)
-        else:
-            arrays.set_addresses(self.problem.words, self.made_places, outputs.values())
+        arrays.set_addresses(self.problem.words, self.made_places, outputs.values())
         return outputs
 
     def call(self, tensors: tuple, workspace: Array | None) -> Array | tuple | Partials:
-        """Runs on tensors of equal signatures, in the order of CALL_TENSORS."""
+        """Runs on tensors in the order of CALL_TENSORS whose addresses are in the problem."""
         q, (out, lse, max_logits) = tensors[0], tensors[-3:]
-        self.arrays.set_addresses(self.problem.words, _PLACES, tensors)
-        made = self.make_outputs(q) if self.made else {}
+        made = self.make_outputs(q) if self.made else None
         status = self.run(self.plan, q, workspace)
         if status == _UNSUPPORTED:  # by a kernel that wants better addresses than these; another may not
             status = self.run(_native.PlanHandle(self.problem.address), q, workspace)
         if status:
             raise _native.last_error(status)
-        if "acc" in made:
-            return Partials(**made)
-        return result_of(made.get("out", out), made.get("lse", lse), max_logits)
+        if made:
+            if "acc" in made:
+                return Partials(made["acc"], made["m"], made["l"])
+            out, lse = made.get("out", out), made.get("lse", lse)
+        return result_of(out, lse, max_logits)
 
     def run(self, plan: _native.PlanHandle, q: Array, workspace: Array | None) -> int:
-        size = plan.workspace_bytes
+        address, size = None, plan.workspace_bytes
         if workspace is not None:
             address, size = self.arrays.memory(q, workspace)
         elif size:
             workspace, address = self.arrays.scratch(q, size)
-        else:
-            address = None
-        return _native.run(plan.handle, self.problem.address, address, size, self.arrays.stream(q))
+        return _native.run(plan.handle, self.problem.address, address, size, self.stream())
 
 
 class _ThisThread(threading.local):
-    """The calls that this thread has prepared, oldest first."""
+    """The calls that this thread has prepared, oldest first; and, for each set of values, the latest few that ran."""
 
-    LIMIT = 256
+    LIMIT, LATEST = 256, 4  # a model's layers differ in a few ways, and each candidate costs a look at the tensors
 
     def __init__(self):
         self.prepared: dict[tuple, _Prepared] = {}
+        self.latest: dict[tuple, list[_Prepared]] = {}
 
     def keep(self, key: tuple | None, prepared: _Prepared) -> None:
         if key is not None:
             if len(self.prepared) == self.LIMIT:
                 del self.prepared[next(iter(self.prepared))]
             self.prepared[key] = prepared
+
+    def remember(self, values: tuple, prepared: _Prepared) -> None:
+        if len(self.latest) == self.LIMIT:
+            self.latest.clear()
+        latest = self.latest.setdefault(values, [])
+        latest.insert(0, prepared)
+        del latest[self.LATEST :]
 
 
 _this_thread = _ThisThread()
@@ -155,6 +178,8 @@ class Plan:
         else:
             self._workspace, (self._scratch, self._size) = workspace, arrays.memory(q, workspace)
         self._address, self._native_plan = self._problem.address, self._handle.handle
+        self._stream, self._rebinders = prepared.stream, {}
+        self._result = self._bound_result()
 
     kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
     splits = property(lambda self: self._handle.splits, doc="Parts that each list is cut into.")
@@ -166,16 +191,27 @@ class Plan:
         """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
         if tensors:
             self._bind(tensors)
-        stream = self._arrays.stream(self._tensors["q"])
-        status = _native.run(self._native_plan, self._address, self._scratch, self._size, stream)
+        status = _native.run(self._native_plan, self._address, self._scratch, self._size, self._stream())
         if status:
             raise _native.last_error(status)
+        return self._result
+
+    def _bound_result(self) -> Array | tuple | Partials:
         bound = self._tensors
         if self._handle.is_partial:
             return Partials(bound["acc"], bound["m"], bound["l"])
         return result_of(bound["out"], bound.get("lse"), bound.get("max_logits"))
 
     def _bind(self, tensors: dict[str, Array | None]) -> None:
+        names = tuple(tensors)
+        if names not in self._rebinders and all(name in TENSORS for name in names):
+            self._rebinders[names] = self._arrays.rebinder(self._problem, [TENSORS[name] for name in names])
+        if names not in self._rebinders or not self._rebinders[names](tuple(tensors.values())):
+            self._describe_anew(tensors)
+        self._tensors.update(tensors)
+        self._result = self._bound_result()
+
+    def _describe_anew(self, tensors: dict[str, Array | None]) -> None:
         arrays, known = self._arrays, self._signatures
         try:
             signatures = arrays.signatures(tensors.values())
@@ -186,7 +222,6 @@ class Plan:
                 self._describe(name, tensors[name])
                 known[name] = signature
         arrays.set_addresses(self._problem.words, [TENSORS[name] >> 3 for name in tensors], tensors.values())
-        self._tensors.update(tensors)
 
     def _describe(self, name: str, tensor: Array | None) -> None:
         if name not in TENSORS:

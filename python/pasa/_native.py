@@ -145,6 +145,12 @@ class KernelInfo(ctypes.Structure):
     ]
 
 
+class Python(ctypes.Structure):
+    """src/python_api.cpp's pasa_python: functions of Python and of a tensor framework."""
+
+    _fields_ = [(name, c_void_p) for name in ("item", "type", "release", "view", "tensor", "parameter", "none")]
+
+
 def _load() -> ctypes.CDLL:
     """libpasa.so: the file PASA_LIBRARY names, else the one inside this package."""
     path = os.environ.get("PASA_LIBRARY") or str(pathlib.Path(__file__).with_name("libpasa.so"))
@@ -176,6 +182,8 @@ def _load() -> ctypes.CDLL:
 
 lib = _load()
 run = lib.pasa_run
+rebind = ctypes.PyDLL(lib._name).pasa_python_rebind  # keeps Python's lock
+rebind.restype, rebind.argtypes = c_int, [c_void_p, ctypes.py_object, c_void_p, c_int32, c_void_p]
 version: str = lib.pasa_version().decode()
 
 

@@ -9,11 +9,12 @@ A signature is all of a tensor that its struct holds but the address: what need 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 import sys
 import threading
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -84,6 +85,10 @@ class NumpyArrays:
             if array is not None:
                 words[place] = array.ctypes.data
 
+    def rebinder(self, packed, offsets: list[int]) -> Callable[[tuple], bool]:
+        """Writes the addresses of arrays that are described as those at these offsets, if all are and this is cheap."""
+        return _never
+
     def describe(self, packed: bytearray, offset: int, name: str, array: Any) -> None:
         """Writes the struct of an array, but for its address."""
         if not isinstance(array, np.ndarray):
@@ -116,6 +121,10 @@ class NumpyArrays:
     def stream(self, like: np.ndarray) -> int | None:
         return None
 
+    def stream_of(self, like: np.ndarray) -> Callable[[], int | None]:
+        """Gives the current stream of an array's device, again and again."""
+        return _no_stream
+
     def require_writable(self, name: str, array: np.ndarray) -> None:
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             raise fail(Status.COMBINATION, f"{name} is read-only, expected memory to write to")
@@ -128,6 +137,30 @@ class NumpyArrays:
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
+def _exchange_of(torch) -> _native.Python | None:
+    """What src/python_api.cpp needs to look at torch's tensors; None before torch 2.10."""
+    capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if capsule is None:
+        return None
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    table = get_pointer(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(table).value != 1:  # DLPack's major version
+        return None
+    address = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON_FUNCTIONS}
+    return _native.Python(
+        *address.values(),
+        view=ctypes.c_void_p.from_address(table + _VIEW_OFFSET).value,
+        tensor=id(torch.Tensor),
+        parameter=id(torch.nn.Parameter),
+        none=id(None),
+    )
+
+
+_PYTHON_FUNCTIONS = ("PyTuple_GetItem", "PyObject_Type", "Py_DecRef")
+_VIEW_OFFSET = 40  # of dltensor_from_py_object_no_sync in DLPackExchangeAPI
+
+
 class TorchTensors:
     """CPU and GPU tensors; work goes to the current stream of q's device."""
 
@@ -136,18 +169,34 @@ class TorchTensors:
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.gpu = _native.HIP if getattr(torch.version, "hip", None) else _native.CUDA
         self.dtypes = {getattr(torch, name): code for name, code in _DTYPES.items() if hasattr(torch, name)}
+        self.is_compiling = torch.compiler.is_compiling
+        self.exchange = _exchange_of(torch)
         # The public torch.cuda.current_stream() builds a Python object: dearer than all the rest of a launch.
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda index: torch.cuda.current_stream(index).cuda_stream
         )
 
     def signatures(self, tensors) -> list:
-        return [t if t is None else (t.shape, t.stride(), t.dtype, t.get_device()) for t in tensors]
+        return [t if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in tensors]
 
     def set_addresses(self, words: memoryview, places, tensors) -> None:
         for place, tensor in zip(places, tensors):
             if tensor is not None:
                 words[place] = tensor.data_ptr()
+
+    def rebinder(self, packed, offsets: list[int]) -> Callable[[tuple], bool]:
+        if self.exchange is None:
+            return _never
+        rebind, exchange, address = _native.rebind, ctypes.addressof(self.exchange), packed.address
+        count, places = len(offsets), (ctypes.c_int32 * len(offsets))(*offsets)
+
+        def rebinder(tensors: tuple) -> bool:
+            try:
+                return rebind(exchange, tensors, places, count, address) == 1
+            except Exception:  # a tensor that DLPack does not describe
+                return False
+
+        return rebinder
 
     def describe(self, packed: bytearray, offset: int, name: str, tensor: Any) -> None:
         self._require_tensor(name, tensor)
@@ -169,7 +218,7 @@ class TorchTensors:
         return self.dtypes.get(tensor.dtype)
 
     def empty(self, like, shape, dtype=None):
-        return self.torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
+        return like.new_empty(shape, dtype=dtype)
 
     def scratch(self, like, size: int, keep: bool = False) -> tuple[Any, int]:
         if like.is_cpu:
@@ -187,7 +236,10 @@ class TorchTensors:
         return workspace.data_ptr(), workspace.numel() * workspace.element_size()
 
     def stream(self, like) -> int | None:
-        return self.raw_stream(like.get_device()) if like.is_cuda else None
+        return self.stream_of(like)()
+
+    def stream_of(self, like) -> Callable[[], int | None]:
+        return functools.partial(self.raw_stream, like.get_device()) if like.is_cuda else _no_stream
 
     def require_writable(self, name: str, tensor) -> None:
         pass  # torch has no read-only memory
@@ -199,21 +251,35 @@ class TorchTensors:
         return tensor.detach().cpu().contiguous().reshape(-1).view(self.torch.uint8).numpy()
 
 
+def _no_stream() -> None:
+    return None
+
+
+def _never(arrays: tuple) -> bool:
+    return False
+
+
 _numpy = NumpyArrays()
 _torch_tensors = functools.lru_cache(maxsize=None)(TorchTensors)
+_arrays_of_type: dict[type, TorchTensors] = {}  # torch's types of tensors with memory
 
 
 def find_arrays(tensor: Any, name: str) -> NumpyArrays | TorchTensors | None:
     """The framework of a tensor; None if torch traces the caller, so that the tensor has no memory yet."""
-    if type(tensor) is np.ndarray:
+    kind = type(tensor)
+    if kind is np.ndarray:
         return _numpy
+    if kind in _arrays_of_type:
+        arrays = _arrays_of_type[kind]
+        return None if arrays.is_compiling() else arrays
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor):
         if torch.compiler.is_compiling():
             return None
         arrays = _torch_tensors(torch)
-        if type(tensor) not in arrays.plain:
+        if kind not in arrays.plain:
             return None
+        _arrays_of_type.update(dict.fromkeys(arrays.plain, arrays))
         return arrays
     if isinstance(tensor, np.ndarray):
         return _numpy

@@ -104,9 +104,59 @@ WRONG = {
 def test_wrong(rng, name):
     category, words, change = WRONG[name]
     arguments = to_torch(rig.make_case(rng, "bf16", form="full").arguments)
-    with pytest.raises(pasa.Error) as error:
-        pasa.attend(**{**arguments, **change(arguments)})
-    assert error.value.category == category and str(error.value).startswith(f"{category}: {words}"), error.value
+    spoilt = {**arguments, **change(arguments)}
+    for _ in range(2):
+        with pytest.raises(pasa.Error) as error:
+            pasa.attend(**spoilt)
+        assert error.value.category == category and str(error.value).startswith(f"{category}: {words}"), error.value
+        pasa.attend(**arguments)  # the second time, a good call has been prepared
+
+
+def test_calls_are_told_apart(rng):
+    """Calls of equal values whose tensors differ, in turn: more kinds of them than are tried first."""
+    cases = [rig.make_case(rng, "bf16", tokens=t, form="full", sink=sink) for t in range(1, 5) for sink in (True, False)]
+    for case in (*cases, *reversed(cases), *cases[:2] * 3):
+        arguments = to_torch(case.arguments)
+        out = torch.full_like(arguments["q"], float("nan"))
+        assert pasa.attend(**arguments, out=out) is out
+        rig.assert_matches(case, out.float().numpy())
+        rig.assert_matches(case, pasa.attend(**arguments).float().numpy())
+
+
+def test_a_tensor_that_changes_is_seen(rng):
+    """The same objects, with another shape or strides."""
+    case = rig.make_case(rng, "bf16", heads=3, tokens=3, form="full", sink=False)
+    arguments = to_torch(case.arguments)
+    q = arguments["q"] = arguments["q"].clone()
+    rig.assert_matches(case, pasa.attend(**arguments).float().numpy())
+    q.transpose_(0, 1)  # three rows of three heads, as before
+    case.arguments["q"] = np.ascontiguousarray(case.arguments["q"].transpose(1, 0, 2))
+    rig.assert_matches(case, pasa.attend(**arguments).float().numpy())
+    q.resize_(2, 3, 512)
+    with pytest.raises(pasa.Error, match="shape: kv_indices"):
+        pasa.attend(**arguments)
+
+
+def test_parameters_and_gradients(rng):
+    case = rig.make_case(rng, "bf16")
+    arguments = to_torch(case.arguments)
+    for q in (arguments["q"], torch.nn.Parameter(arguments["q"]), arguments["q"].clone().requires_grad_()):
+        for _ in range(2):
+            out = pasa.attend(**{**arguments, "q": q})
+            rig.assert_matches(case, out.float().numpy())
+            assert not out.requires_grad
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch shows no tensors to C code")
+def test_repeated_calls_take_the_short_way(rng, monkeypatch):
+    import pasa._call
+
+    arguments = to_torch(rig.make_case(rng, "fp8_ds_mla", extra_format="fp8_ds_mla").arguments)
+    plan, want = pasa.plan(**arguments), pasa.attend(**arguments)
+    monkeypatch.setattr(pasa._call, "_find", None)
+    monkeypatch.setattr(pasa._call.Plan, "_describe_anew", None)
+    assert torch.equal(pasa.attend(**{**arguments, "q": arguments["q"].clone()}), want)
+    assert torch.equal(plan.run(q=arguments["q"].clone(), kv=arguments["kv"].clone()), want)
 
 
 @cuda
