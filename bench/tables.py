@@ -7,14 +7,18 @@
 A table stands between two comments:
 
     <!-- table: decode flashmla -->  ...generated...  <!-- end -->         docs/results/decode_flashmla.json
+    <!-- table: tune general -->  ...generated...  <!-- end -->            docs/results/tune_general.json
     <!-- table: cpu xeon 9efc459 -->  ...generated...  <!-- end -->         docs/results/cpu-xeon.json, that commit's runs
 
 The words after "table:" are a function of this file and its arguments.
 """
 import json
+import math
 import pathlib
 import re
 import sys
+
+import tune_fit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -84,7 +88,44 @@ def prefill(name):
     return markdown(header, body) + "\n\n" + caption(result)
 
 
-TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu}
+def switch(name):
+    """One row per format, heads and keys; one column per number of query rows: us of each kernel, the planner's choice in bold."""
+    result = load(f"switch_{name}")
+    tokens = sorted({row["tokens"] for row in result["rows"]})
+    lines, taken = {}, {}
+    for row in result["rows"]:
+        key = (row["format"], row["heads"], row["main"])
+        lines.setdefault(key, {}).setdefault(row["tokens"], {})[row["kernel"]] = row["us_cold"]
+        if "planner" in row:
+            taken[(*key, row["tokens"])] = row["planner"]
+    kernels = sorted({row["kernel"] for row in result["rows"]})
+    cell = lambda key, t: " / ".join(
+        ("**{}**" if taken.get((*key, t)) == k else "{}").format(number(lines[key][t][k])) for k in kernels if k in lines[key].get(t, {})
+    )
+    body = [[*key, *(cell(key, t) for t in tokens)] for key in lines]
+    header = ["format", "heads", "keys", *(f"T={t}" for t in tokens)]
+    return f"{' / '.join(f'`{k}`' for k in kernels)}, us:\n\n" + markdown(header, body) + "\n\n" + caption(result)
+
+
+def tune(name):
+    """One row per kind of keys and heads: how far the planner that ran, and the model fitted to these launches, are from the best."""
+    result = load(f"tune_{name}")
+    sms = tune_fit.multiprocessors(result)
+    constants = tune_fit.fit(result["rows"], sms)
+    groups = {}
+    for row in result["rows"]:
+        groups.setdefault((row["keys"], row["heads"]), []).append(row)
+    mean = lambda ratios: f"{100 * (math.exp(sum(map(math.log, ratios)) / len(ratios)) - 1):.1f} %, {100 * (max(ratios) - 1):.0f} %"
+    body = [
+        [*key, len(rows), sum(len(row["trials"]) for row in rows), mean(tune_fit.planner_losses(rows)),
+         mean(tune_fit.losses(rows, sms, constants))]
+        for key, rows in groups.items()
+    ]
+    header = ["keys", "heads", "shapes", "launches", "former planner: mean, most", "fitted: mean, most"]
+    return markdown(header, body) + "\n\n" + caption(result)
+
+
+TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune}
 MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 

@@ -252,6 +252,7 @@ int tune(const Options& options) {
     }
     print("{}\n", Json{{"pasa", pasa_version()},
                        {"machine", tuner.machine()},
+                       {"device", device->description()},
                        {"kernel", backend.name},
                        {"table", path},
                        {"shapes", outcomes.size()},

@@ -1,8 +1,9 @@
 // The row "cuda:general" of the backend table: what it can run on, how it plans, how it launches.
 //
-// A plan fixes the head tile and the number of parts a row is cut into, from shapes alone: list lengths live on the device,
-// so the average that the index tensor's size tells stands for them. Each block then finds its own range from the lengths,
-// and every part is written whatever they say, which is what makes a captured run safe to replay with other lists.
+// A plan fixes the head tile and the number of parts a row is cut into, from shapes alone (or as a tuning table says,
+// core/tuning.h): list lengths live on the device, so the average that the index tensor's size tells stands for them. Each
+// block then finds its own range from the lengths, and every part is written whatever they say, which is what makes a captured
+// run safe to replay with other lists.
 #include <algorithm>
 #include <memory>
 
@@ -34,9 +35,11 @@ std::string decline(const Problem& problem) {
 struct BlockTime {
   double ends, fp8, wide;
 };
-// Of an H200, fitted to 5162 timed launches (docs/tuning.md).
+// Of an H200: bench/tune_fit.py over the launches that `pasa tune` timed (docs/tuning.md).
 constexpr BlockTime k16Heads = {2.23, 2.78, 2.56}, k16HeadsPaired = {2.34, 3.48, 3.09}, k64Heads = {4.06, 3.69, 3.58};
-constexpr double kMerge = 4.1, kMergePart = 0.06, kMergeMegabyte = 0.61;  // partials are written and read again
+constexpr double kMerge = 4.13, kMergePart = 0.053, kMergeMegabyte = 0.61;  // partials are written and read again
+
+constexpr double kBetter = 0.98;  // the model is no closer: then fewer parts, less workspace
 
 // The time of a plan: waves of as many blocks as fit the SMs, and the merge.
 double estimate_us(const Problem& problem, const Device& gpu, int head_tile, int splits) {
@@ -70,7 +73,7 @@ Choice choose(const Problem& problem, const Device& gpu) {
     if (head_tile == 16 && fits && problem.block_h > 16) continue;
     for (int splits = problem.splits ? problem.splits : 1; splits <= (problem.splits ? problem.splits : 64); ++splits) {
       const double us = estimate_us(problem, gpu, head_tile, splits);
-      if (least == 0 || us < least) {
+      if (least == 0 || us < kBetter * least) {
         best = {head_tile, splits};
         least = us;
       }

@@ -149,6 +149,7 @@ const Backend kHipGfx950 = {
     .plan = hip::plan,
     .run = hip::run,
     .reduce = hip::reduce,
+    .machine = hip::machine,
 };
 
 }  // namespace pasa

@@ -39,6 +39,11 @@ std::string_view architecture(int device) {
   return "";
 }
 
+std::string machine(const Problem& problem) {
+  const auto device = driver().device(problem.device_index);
+  return concat(device.name, ", ", device.compute_units, " compute units");
+}
+
 std::string unavailable_on(int device, Architectures wanted) {
   if (const std::string reason = driver().unavailable(); !reason.empty()) return reason;
   if (device >= driver().device_count()) return concat("HIP device ", device, " of ", driver().device_count());

@@ -19,6 +19,8 @@ constexpr int kThreads = 256;  // of a work-group, in every kernel
 // "gfx950": the one whose code the device loads; empty if the library has none for it.
 std::string_view architecture(int device);
 
+std::string machine(const Problem& problem);  // Backend::machine
+
 using Architectures = std::span<const std::string_view>;
 // Empty if the device is one of these architectures; else why not.
 std::string unavailable_on(int device, Architectures wanted);

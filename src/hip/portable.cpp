@@ -71,6 +71,7 @@ const Backend kHipGeneral = {
     .plan = hip::plan,
     .run = hip::run,
     .reduce = hip::reduce,
+    .machine = hip::machine,
 };
 
 }  // namespace pasa

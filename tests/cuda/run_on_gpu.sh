@@ -3,7 +3,7 @@
 #   attention_test  every kernel x every quick case, CPU kernels included
 #   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny
-#   benchmarks      the decode and prefill tables (pasa_bench_cuda)
+#   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
 #
 #   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
 # PASA_GPU_EVERY=n: every n-th case of the large grids (default 200). BIN=dir: the binaries are there, nothing is built.
@@ -70,6 +70,7 @@ for group in $steps; do
       done
       bench prefill_chosen --table prefill
       bench prefill_sm90 --table prefill --kernel cuda:sm90_prefill
+      bench switch_sm90 --table switch --replays 5
       ;;
     *) echo "no such step: $group" >&2; exit 2 ;;
   esac
