@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "core/tensor.h"
 
@@ -64,13 +65,15 @@ std::array<Named, 20> tensors_of(const pasa_problem& p) {
 // dtypes, strides and numbers say about one holds for the other.
 bool equal_but_for_addresses(const pasa_problem& a, const pasa_problem& b) {
   constexpr std::size_t kDescribed = sizeof(pasa_tensor) - offsetof(pasa_tensor, dtype);
-  constexpr std::size_t kNumbers = offsetof(pasa_problem, kernel) - offsetof(pasa_problem, softmax_scale);
+  const auto numbers = [](const pasa_problem& p) {
+    return std::tie(p.main.format, p.extra.format, p.softmax_scale, p.kv_scale, p.has_softmax_scale, p.kv_splits,
+                    p.block_h, p.flags, p.threads, p.queries_per_list);
+  };
   const auto of_a = tensors_of(a), of_b = tensors_of(b);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     if (std::memcmp(&of_a[i].tensor->dtype, &of_b[i].tensor->dtype, kDescribed) != 0) return false;
   }
-  return a.main.format == b.main.format && a.extra.format == b.extra.format &&
-         std::memcmp(&a.softmax_scale, &b.softmax_scale, kNumbers) == 0;
+  return numbers(a) == numbers(b);
 }
 
 // One source under check. info is nullptr where there is no source.
