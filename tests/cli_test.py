@@ -468,7 +468,7 @@ class Tune(Base):
         self.table.write_text("[]")
         done = pasa("tune", self.SHAPE, "--device", "cpu", "--out", self.table)
         self.assertEqual(done.returncode, 0)
-        self.assertIn(f"{self.table} will be replaced", done.stderr)
+        self.assertIn(f"will be replaced: {self.table}: expected", done.stderr)
 
     def test_refusals(self):
         self.assert_refused(pasa("tune", "--device", "cuda:99", "--out", self.result), 3, "cuda:99")

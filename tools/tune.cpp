@@ -168,7 +168,7 @@ void require_writable(const std::string& path) {
   std::filesystem::remove(part);
   const TuningTable old = load_tuning(path);
   if (std::filesystem::exists(file) && !old.fault.empty()) {
-    std::fprintf(stderr, "pasa: note: %s will be replaced: %s\n", path.c_str(), old.fault.c_str());
+    std::fprintf(stderr, "pasa: note: the file will be replaced: %s\n", old.fault.c_str());
   }
 }
 

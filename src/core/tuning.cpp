@@ -187,7 +187,7 @@ TuningTable parse_tuning(std::string path, std::string_view text) {
     require(PASA_ERROR_VALUE, version == pasa_version(), "made by pasa ", version.empty() ? "?" : version, ", this is ",
             pasa_version());
   } catch (const Error& error) {
-    table.fault = error.what();
+    table.fault = concat(table.path, ": ", error.what());
     table.machines.clear();
   }
   return table;
@@ -198,7 +198,7 @@ TuningTable load_tuning(std::string path) {
   std::error_code ignored;
   std::ifstream file(path, std::ios::binary);
   if (!file || !std::filesystem::is_regular_file(path, ignored)) {
-    return {.path = std::move(path), .fault = "no such file"};
+    return {.path = path, .fault = concat(path, ": no such file")};
   }
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   return parse_tuning(std::move(path), text);
@@ -211,24 +211,24 @@ const TuningTable& tuning_table() {
 
 std::string apply_tuning(const TuningTable& table, const Backend& backend, Problem& problem) {
   if (backend.machine == nullptr) return "";
-  const std::string where = table.path.empty() ? "" : concat(table.path, ": ");
   if (problem.splits || problem.block_h) return "not tuned: splits or block_h is asked for";
-  if (!table.fault.empty()) return concat("not tuned: ", where, table.fault);
+  if (!table.fault.empty()) return "not tuned: " + table.fault;  // at every plan: no stream
   const std::string machine = backend.machine(problem);
   const auto entries = table.machines.find(machine);
-  if (entries == table.machines.end()) return concat("not tuned: ", where, "nothing about ", machine);
+  if (entries == table.machines.end()) return concat("not tuned: ", table.path, ": nothing about ", machine);
   const Tuned* best = nullptr;
   for (const Tuned& entry : entries->second) {
     if (entry.kernel != backend.name || !entry.serves(problem)) continue;
     if (!best || std::pair(entry.tokens, entry.length) < std::pair(best->tokens, best->length)) best = &entry;
   }
   if (!best) {
-    return concat("not tuned: ", where, "nothing better was found, or nothing timed, near ", problem.heads, " heads, ",
-                  problem.tokens, " rows, ", length_of(problem), " ", key_class(problem), " keys");
+    return concat("not tuned: ", table.path, ": nothing better was found, or nothing timed, near ", problem.heads,
+                  " heads, ", problem.tokens, " rows, ", length_of(problem), " ", key_class(problem), " keys");
   }
   problem.block_h = best->block_h;
   problem.splits = best->splits;
-  return concat("tuned: ", where, "as for ", best->heads, " heads, ", best->tokens, " rows, ", best->length, " keys");
+  return concat("tuned: ", table.path, ": as for ", best->heads, " heads, ", best->tokens, " rows, ", best->length,
+                " keys");
 }
 
 }  // namespace pasa
