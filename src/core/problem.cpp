@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
-#include <cstring>
 #include <limits>
 #include <tuple>
 
@@ -64,14 +62,13 @@ std::array<Named, 20> tensors_of(const pasa_problem& p) {
 // Equal in everything but addresses (and the kernel's name, which has done its work in a plan): what the checks of shapes,
 // dtypes, strides and numbers say about one holds for the other.
 bool equal_but_for_addresses(const pasa_problem& a, const pasa_problem& b) {
-  constexpr std::size_t kDescribed = sizeof(pasa_tensor) - offsetof(pasa_tensor, dtype);
   const auto numbers = [](const pasa_problem& p) {
     return std::tie(p.main.format, p.extra.format, p.softmax_scale, p.kv_scale, p.has_softmax_scale, p.kv_splits,
                     p.block_h, p.flags, p.threads, p.queries_per_list);
   };
   const auto of_a = tensors_of(a), of_b = tensors_of(b);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
-    if (std::memcmp(&of_a[i].tensor->dtype, &of_b[i].tensor->dtype, kDescribed) != 0) return false;
+    if (!described_alike(*of_a[i].tensor, *of_b[i].tensor)) return false;
   }
   return numbers(a) == numbers(b);
 }
@@ -383,10 +380,10 @@ class Checker {
   static void require_alignment(std::string_view name, const pasa_tensor& t, std::int64_t alignment) {
     if (!present(t) || empty(t)) return;
     const auto base = reinterpret_cast<std::uintptr_t>(t.data);
-    require(PASA_ERROR_ALIGNMENT, base % static_cast<std::uintptr_t>(alignment) == 0, name, " is at address ", t.data,
-            ", expected a multiple of ", alignment);
+    require(PASA_ERROR_ALIGNMENT, (base & static_cast<std::uintptr_t>(alignment - 1)) == 0, name, " is at address ",
+            t.data, ", expected a multiple of ", alignment);
     const std::int64_t stride = t.stride[0] * element_bytes(t.dtype);
-    require(PASA_ERROR_ALIGNMENT, t.shape[0] == 1 || stride % alignment == 0, name, " has a stride of ", stride,
+    require(PASA_ERROR_ALIGNMENT, t.shape[0] == 1 || (stride & (alignment - 1)) == 0, name, " has a stride of ", stride,
             " bytes in dimension 0, expected a multiple of ", alignment);
   }
 
@@ -514,9 +511,8 @@ class Checker {
     return present(t) ? static_cast<T*>(t.data) : nullptr;
   }
 
-  Source normalise_source(const SourceInput& s, SourceShape& shape) const {
+  void normalise_source(const SourceInput& s, Source& source, SourceShape& shape) const {
     shape = {s.info->format, s.page_tokens(), s.c.indices.rank == 1, present(s.c.kv_pe)};
-    Source source;
     source.kv = pointer<const std::uint8_t>(s.c.kv);
     source.page_stride = s.c.kv.stride[0] * element_bytes(s.c.kv.dtype);
     source.slots = empty(s.c.kv) ? 0 : s.slots();
@@ -539,7 +535,6 @@ class Checker {
       source.width = s.c.indices.shape[1];
       source.index_stride = s.c.indices.stride[0];
     }
-    return source;
   }
 
   Problem normalise() const {
@@ -550,7 +545,7 @@ class Checker {
     p.word = c_.q.dtype == PASA_BF16 ? Word16::kBf16 : Word16::kF16;
     p.queries_per_list = queries_per_list();
     p.source_count = sources_[1].given() ? 2 : 1;
-    for (int i = 0; i < p.source_count; ++i) p.sources[i] = normalise_source(sources_[i], p.source[i]);
+    for (int i = 0; i < p.source_count; ++i) normalise_source(sources_[i], p.sources[i], p.source[i]);
     p.device = c_.q.device;
     p.device_index = c_.q.device == PASA_CPU ? 0 : c_.q.device_index;
     p.splits = c_.kv_splits;

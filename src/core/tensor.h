@@ -66,6 +66,14 @@ inline bool empty(const pasa_tensor& t) {
   return std::any_of(t.shape, t.shape + t.rank, [](std::int64_t n) { return n == 0; });
 }
 
+// Equal but for the address.
+inline bool described_alike(const pasa_tensor& a, const pasa_tensor& b) {
+  if (a.rank != b.rank) return false;
+  if (!present(a)) return true;
+  return a.dtype == b.dtype && a.device == b.device && a.device_index == b.device_index &&
+         std::equal(a.shape, a.shape + a.rank, b.shape) && std::equal(a.stride, a.stride + a.rank, b.stride);
+}
+
 // Strides of dimensions of size 1 mean nothing.
 inline bool contiguous_from(const pasa_tensor& t, int first) {
   std::int64_t want = 1;

@@ -205,8 +205,8 @@ TuningTable load_tuning(std::string path) {
 }
 
 const TuningTable& tuning_table() {
-  static const TuningTable table = load_tuning(tuning_path());
-  return table;
+  static const TuningTable kTable = load_tuning(tuning_path());
+  return kTable;
 }
 
 std::string apply_tuning(const TuningTable& table, const Backend& backend, Problem& problem) {

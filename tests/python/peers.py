@@ -119,6 +119,7 @@ class _Share:
         self.share, self.jobs, self.counts = share, jobs, collections.Counter()
 
     def pytest_collection_modifyitems(self, items):
+        random.Random(0).shuffle(items)  # those that take long are neighbours, or lie at equal distances
         items[:] = items[self.share :: self.jobs]
 
     def pytest_runtest_logreport(self, report):
