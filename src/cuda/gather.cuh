@@ -74,11 +74,25 @@ __device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) {
   return {byte * 0x00800080u + 0x3c003c00u, 0, byte > 134, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
 }
 
+// Non-zero if one of the seven bytes stands for a scale above 128: the eighth is nobody's.
+__device__ inline std::uint32_t slow_scales(uint2 tail) {
+  const std::uint32_t low = ((tail.x & 0x7f7f7f7fu) + 0x79797979u) & tail.x & 0x80808080u;
+  return low | (((tail.y & 0x7f7f7fu) + 0x797979u) & tail.y & 0x808080u);
+}
+
 __device__ inline Multiplier float_multiplier(float scale, Fp8 flavour) {
   const float lifted = scale * __uint_as_float(static_cast<std::uint32_t>(bias_of(flavour) + 127) << 23);
   const std::uint32_t high = ptx::cvt_bf16x2(lifted, lifted);
   const float rest = lifted - __uint_as_float(high << 16);
   return {high, ptx::cvt_bf16x2(rest, rest), !(fabsf(scale) < 128.0f), scale};
+}
+
+// Two codes of `word` (place()) times their scale.
+template <Scaling kScaling, bool kHigh>
+__device__ inline std::uint32_t scaled(std::uint32_t word, const Multiplier& by) {
+  const std::uint32_t placed = place<kHigh>(word);
+  if constexpr (kScaling == Scaling::kTailUe8m0) return ptx::mul_bf16x2(placed, by.high);
+  return ptx::fma_bf16x2(placed, by.high, ptx::mul_bf16x2(placed, by.low));
 }
 
 // One code by the definition.
@@ -115,9 +129,12 @@ struct Unit {
   std::uint32_t valid;         // bit per token
 };
 
-// Yields a warp's units, 8 tokens from row `row` of every tile on, item after item. `Work` tells the items: count(), first(), step(), share(item).
-template <typename Format, typename Work>
+// Yields a warp's units, kTokens (8 or 16) from row `row` of every tile on, item after item. `Work` tells the items: count(), first(),
+// step(), share(item).
+template <typename Format, typename Work, int kTokens = 8>
 class Stream {
+  static constexpr int kAhead = 32 / kTokens;  // tiles that one load of indices serves
+
  public:
   __device__ Stream(const Args& args, const Work& work, int row)
       : args_(args), work_(work), row_(row), item_(work.first()) {
@@ -127,12 +144,26 @@ class Stream {
 
   // The next unit; past the end one without tokens.
   __device__ Unit next() {
+    Unit unit[kTokens / 8];
+    next(unit);
+    return unit[0];
+  }
+  // The next tile's units.
+  __device__ void next(Unit (&units)[kTokens / 8]) {
     if (unit_ == count_) {
       resolve();
       request();
       unit_ = 0;
     }
-    const int lane = threadIdx.x % 32, from = unit_ * 8 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kTokens / 8; ++i) units[i] = unit(i);
+    if (count_ != 0) ++unit_;
+  }
+
+ private:
+  // Tokens [8 * part, 8 * part + 8) of the tile that is next.
+  __device__ Unit unit(int part) const {
+    const int lane = threadIdx.x % 32, first = unit_ * kTokens + part * 8, from = first + lane / 4;
     Unit unit{};
     unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from));
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
@@ -141,27 +172,25 @@ class Stream {
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
       unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from));
     }
-    unit.valid = valid_ >> (unit_ * 8) & 0xff;
-    if (count_ != 0) ++unit_;
+    unit.valid = valid_ >> first & 0xff;
     return unit;
   }
 
- private:
   __device__ void open() {
     share_ = work_.share(item_);
     left_ = share_.tiles();
     position_ = share_.begin + row_;
   }
 
-  // Loads the indices of the next four units; lane l's is that of unit l / 8, token l % 8.
+  // Loads the indices of the next tiles; lane l's is that of tile l / kTokens, token l % kTokens.
   __device__ void request() {
     if (left_ == 0 && item_ < work_.count()) {
       item_ += work_.step();
       if (item_ < work_.count()) open();
     }
-    asked_count_ = left_ < 4 ? left_ : 4;
-    const int lane = threadIdx.x % 32, mine = lane / 8;
-    const std::int32_t at = position_ + mine * kPanelRows + lane % 8;
+    asked_count_ = left_ < kAhead ? left_ : kAhead;
+    const int lane = threadIdx.x % 32, mine = lane / kTokens;
+    const std::int32_t at = position_ + mine * kPanelRows + lane % kTokens;
     asked_ = -1;
     asked_source_ = at >= share_.list[0].count;
     if (mine < asked_count_ && at < share_.end) {
@@ -169,7 +198,7 @@ class Stream {
           __ldg(asked_source_ ? share_.list[1].indices + (at - share_.list[0].count) : share_.list[0].indices + at);
     }
     left_ -= asked_count_;
-    position_ += 4 * kPanelRows;
+    position_ += kAhead * kPanelRows;
   }
 
   // Turns the indices asked for into addresses.
@@ -333,9 +362,7 @@ class Records {
 
   template <bool kHigh>
   static __device__ std::uint32_t scaled(std::uint32_t word, const Multiplier& by) {
-    const std::uint32_t placed = place<kHigh>(word);
-    if constexpr (Format::kScaling == Scaling::kTailUe8m0) return ptx::mul_bf16x2(placed, by.high);
-    return ptx::fma_bf16x2(placed, by.high, ptx::mul_bf16x2(placed, by.low));
+    return cuda::scaled<Format::kScaling, kHigh>(word, by);
   }
 
   __device__ Multiplier multiplier(int piece) const {

@@ -150,6 +150,17 @@ __device__ inline float2 ld_shared_cluster2(std::uint32_t from) {
   return x;
 }
 
+// Stores x, or loads it from there.
+__device__ inline void st_or_ld_shared(std::uint32_t at, uint4& x, bool load) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
+      "@!p st.shared.v4.b32 [%4], {%0, %1, %2, %3};\n"
+      "@p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+      : "r"(at), "r"(static_cast<int>(load))
+      : "memory");
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane l holds the address of row l % 8 of matrix l / 8.
 __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint32_t b, std::uint32_t c,
                                    std::uint32_t d) {
@@ -177,6 +188,9 @@ __device__ inline void stmatrix_x4_trans(std::uint32_t row, std::uint32_t a, std
 // 16 bytes to shared memory behind this thread's back, zeros if `bytes` is 0; waited for by groups.
 __device__ inline void cp_async_16(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+__device__ inline void cp_async_4(std::uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // One arrival, announced by the barrier's count, when this thread's copies so far are in.
@@ -278,6 +292,12 @@ template <int kSize>
 __device__ inline void wgmma_touch(float (&d)[kSize]) {
 #pragma unroll
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// The same for A's fragment: goes before the fence, which what makes the fragment must not follow.
+__device__ inline void wgmma_touch(std::uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 // d[64, N] (+)= A[64, 16] B[16, N]. a and b are low words of descriptors (tile.cuh); d's registers are those of a larger fragment
