@@ -157,7 +157,7 @@ PASA_API void pasa_plan_destroy(pasa_plan* plan);
 PASA_API size_t pasa_plan_workspace_bytes(const pasa_plan* plan);
 PASA_API int32_t pasa_plan_splits(const pasa_plan* plan);
 PASA_API const char* pasa_plan_kernel(const pasa_plan* plan);
-/* One line: kernel, tiles, parts, splits, workspace. Lives as long as the plan. */
+/* One line: kernel, tiles, parts, splits, workspace, whether a tuning table chose. Lives as long as the plan. */
 PASA_API const char* pasa_plan_summary(const pasa_plan* plan);
 /* 1 if pasa_run will write acc, m, l and leave out alone (PASA_SKIP_REDUCE and more than one split). */
 PASA_API int32_t pasa_plan_is_partial(const pasa_plan* plan);

@@ -87,7 +87,7 @@ std::size_t partial_floats(const Shape& p, int splits) {  // of one row
 
 // The CPU's own name and the threads of the plan.
 std::string machine(const Problem& p) {
-  static const std::string name = [] {
+  static const std::string kName = [] {
     std::string brand = "CPU";
 #if defined(__x86_64__)
     unsigned words[12];
@@ -104,7 +104,7 @@ std::string machine(const Problem& p) {
 #endif
     return brand;
   }();
-  return concat(name, ", ", threads_of(p), " threads");
+  return concat(kName, ", ", threads_of(p), " threads");
 }
 
 void make_plan(const Kernel& kernel, const Problem& p, Plan& plan) {

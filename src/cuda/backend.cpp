@@ -50,9 +50,8 @@ double estimate_us(const Problem& problem, const Device& gpu, int head_tile, int
   const BlockTime& block = head_tile == 64 ? k64Heads : pairs ? k16HeadsPaired : k16Heads;
   double wave = block.ends;
   for (int i = 0; i < problem.source_count; ++i) {
-    const std::int64_t chunk = (problem.average_keys(i) + splits - 1) / splits;
-    wave += static_cast<double>((chunk + 31) / 32) *
-            (find_format(problem.source[i].format)->bytes ? block.fp8 : block.wide);
+    const std::int64_t chunk = (problem.average_keys(i) + splits - 1) / splits, steps = (chunk + 31) / 32;
+    wave += static_cast<double>(steps) * (find_format(problem.source[i].format)->bytes ? block.fp8 : block.wide);
   }
   const double megabytes = 1e-6 * sizeof(float) * (kValueDim + 2) * static_cast<double>(problem.tokens) * splits *
                            static_cast<double>(problem.heads);

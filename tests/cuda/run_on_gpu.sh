@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs everything that needs a GPU and writes docs/results/*.json:
 #   attention_test  every kernel x every quick case, CPU kernels included
-#   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids
+#   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids; a tuning table's use
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny
 #   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
 #
@@ -27,7 +27,7 @@ find_bin() {  # name
 }
 
 if [ -z "${BIN:-}" ] && [ -z "$(find_bin gpu_test)" ]; then
-  cmake -G Ninja -S "$root" -B "$build" && ninja -C "$build" attention_test gpu_test pasa_bench_cuda || exit 2
+  cmake -G Ninja -S "$root" -B "$build" && ninja -C "$build" attention_test gpu_test cuda_tuning_test pasa_bench_cuda || exit 2
 fi
 
 note() {  # name status seconds log
@@ -50,7 +50,10 @@ sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanit
 for group in $steps; do
   case $group in
     attention) step attention_test "$(find_bin attention_test)" --gtest_brief=1 --gtest_output="json:$results/attention_test.json" ;;
-    gpu) step gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json" ;;
+    gpu)
+      step gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json"
+      step cuda_tuning_test "$(find_bin cuda_tuning_test)" --gtest_output="json:$results/cuda_tuning_test.json"
+      ;;
     sanitize)
       for tool in memcheck racecheck synccheck; do
         tests='Gpu.Small*'
@@ -83,7 +86,7 @@ results, logs = map(pathlib.Path, sys.argv[1:])
 query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
                        capture_output=True, text=True).stdout.strip()
 summary = {"device": query, "date": datetime.date.today().isoformat(), "command": "tests/cuda/run_on_gpu.sh", "tests": {}}
-for name in ("attention_test", "gpu_test"):
+for name in ("attention_test", "gpu_test", "cuda_tuning_test"):
     path = results / f"{name}.json"
     if not path.exists():
         continue
