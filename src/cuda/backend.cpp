@@ -65,14 +65,14 @@ struct Choice {
 
 Choice choose(const Problem& problem, const Device& gpu) {
   Choice best;
-  double least = 0;
+  double least = kInfinity;
   for (const int head_tile : {16, 64}) {
     const bool fits = gpu.shared_bytes_per_block >= general_shared_bytes(64);
     if (head_tile == 64 && (!fits || (problem.block_h && problem.block_h <= 16))) continue;
     if (head_tile == 16 && fits && problem.block_h > 16) continue;
     for (int splits = problem.splits ? problem.splits : 1; splits <= (problem.splits ? problem.splits : 64); ++splits) {
       const double us = estimate_us(problem, gpu, head_tile, splits);
-      if (least == 0 || us < kBetter * least) {
+      if (us < kBetter * least) {
         best = {head_tile, splits};
         least = us;
       }

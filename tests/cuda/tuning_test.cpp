@@ -87,6 +87,32 @@ TEST_F(CudaTuning, OtherShapesAreThePlanners) {
   }
 }
 
+// Choices of the model that timed launches confirm (docs/results/tune_general.json), on a GPU with as many multiprocessors.
+TEST_F(CudaTuning, ThePlannersOwnChoices) {
+  if (cuda::device(0).sms != 132) GTEST_SKIP() << "timed on 132 multiprocessors";
+  struct Want {
+    const char *text, *tiles;
+  };
+  for (const Want& want : {
+           Want{"decode:T=64,H=64,fmt=bf16,len=128+64", "16 heads x 32 keys, splits 1,"},         // 25 us; 64 x 2: 37
+           Want{"decode:T=16,H=128,fmt=fp8_ds_mla,len=128+64", "16 heads x 32 keys, splits 1,"},  // 21 us; 64 x 4: 29
+           Want{"decode:T=16,H=64,fmt=bf16,len=128+1024", "64 heads x 32 keys, splits 8,"},       // 37 us; 16 x 4: 41
+           Want{"decode:T=256,H=128,fmt=fp8_ds_mla,len=128+1024", "64 heads x 32 keys, splits 1,"},
+           Want{"decode:T=1,H=16,fmt=fp8_ds_mla,len=128+1024", "16 heads x 32 keys, splits 32,"},
+           Want{"decode:T=0,H=16,fmt=bf16,len=128", "16 heads x 32 keys, splits 1,"},
+       }) {
+    Case c = make_case(find_problem(concat(want.text, ",lists=rect,slots=4096,poison=none")));
+    for (const auto& [name, tensor] : input_tensors(c.problem)) tensor->data = nullptr, tensor->device = PASA_CUDA;
+    for (const auto& [name, tensor] : output_tensors(c.problem)) *tensor = {};
+    c.problem.kernel = "cuda:general";
+    pasa_plan* plan = nullptr;
+    ASSERT_EQ(pasa_plan_create(&c.problem, &plan), PASA_OK) << pasa_last_error();
+    EXPECT_NE(std::string(pasa_plan_summary(plan)).find(want.tiles), std::string::npos)
+        << want.text << ": " << pasa_plan_summary(plan);
+    pasa_plan_destroy(plan);
+  }
+}
+
 // Many short splits of shorter lists than were timed: parts without keys among them.
 TEST_F(CudaTuning, ShorterListsThanTimed) {
   const Ran tuned = run("decode:T=2,H=32,fmt=fp8_ds_mla,len=160,lists=rect_lengths,lengths=from0");
