@@ -7,6 +7,7 @@ hands.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
@@ -42,7 +43,13 @@ class Partials(NamedTuple):
 def call(arrays, tensors: tuple, values: tuple, workspace: Array | None) -> Array | tuple | Partials:
     """Runs CALL_TENSORS and CALL_VALUES, prepared now or by an earlier call of this thread."""
     for prepared in _this_thread.latest.get(values, ()):
-        if prepared.rebind(tensors):
+        if workspace is None and prepared.is_complete:
+            status = prepared.step(_native.run_call, tensors)
+            if status == 0:
+                return result_of(*tensors[-len(GIVEN_OUTPUTS) :])
+            if status > 0:  # raises it, or finds another kernel
+                return prepared.call(tensors, workspace)
+        elif prepared.step(_native.bind_call, tensors) == 0:
             return prepared.call(tensors, workspace)
     prepared = _find(arrays, tensors, values)
     arrays.set_addresses(prepared.problem.words, _PLACES, tensors)
@@ -58,7 +65,8 @@ def _find(arrays, tensors: tuple, values: tuple) -> _Prepared:
     if prepared is None:
         prepared = _Prepared(arrays, dict(zip(CALL_TENSORS, tensors)), dict(zip(CALL_VALUES, values)))
         _this_thread.keep(key, prepared)
-    _this_thread.remember(values, prepared)
+    if prepared.native is not None:
+        _this_thread.remember(values, prepared)
     return prepared
 
 
@@ -89,12 +97,23 @@ class _Prepared:
         elif given["out"] is None and "out" not in self.made:
             self._make("out", q, (tokens, heads, VALUE_DIM))
         self.made_places = tuple(TENSORS[name] >> 3 for name in self.made)
-        self.stream = arrays.stream_of(q)
-        self.rebind = arrays.rebinder(self.problem, [-1 if n in self.made else TENSORS[n] for n in CALL_TENSORS])
+        places = [-1 if name in self.made else TENSORS[name] for name in CALL_TENSORS]
+        self.native = arrays.native_call(q, self.problem, places)
+        self.is_complete = not self.made and not self.plan.workspace_bytes and self.native is not None
+        if self.native is not None:
+            self.native.plan = self.plan.handle
+            self.native_reference = ctypes.byref(self.native)
 
     def _make(self, name: str, q: Array, shape: tuple, dtype: Any = None) -> None:
         self.made[name] = shape, dtype
         self.problem.bind(self.arrays, {name: self.arrays.empty(q, shape, dtype)})
+
+    def step(self, function, tensors: tuple) -> int:
+        """Runs or binds if the tensors are described as this call's."""
+        try:
+            return function(self.native_reference, tensors)
+        except Exception:  # a tensor that DLPack does not describe
+            return _native.CALL_OF_OTHERS
 
     def make_outputs(self, q: Array) -> dict[str, Array]:
         arrays = self.arrays
@@ -123,7 +142,7 @@ class _Prepared:
             address, size = self.arrays.memory(q, workspace)
         elif size:
             workspace, address = self.arrays.scratch(q, size)
-        return _native.run(plan.handle, self.problem.address, address, size, self.stream())
+        return _native.run(plan.handle, self.problem.address, address, size, self.arrays.stream(q))
 
 
 class _ThisThread(threading.local):
@@ -177,9 +196,12 @@ class Plan:
             self._workspace, self._scratch = arrays.scratch(q, self._size, keep=True)
         else:
             self._workspace, (self._scratch, self._size) = workspace, arrays.memory(q, workspace)
-        self._address, self._native_plan = self._problem.address, self._handle.handle
-        self._stream, self._rebinders = prepared.stream, {}
         self._result = self._bound_result()
+        self._binders: dict[tuple, Any] = {}  # for names that were bound together
+        self._native = prepared.native
+        if self._native is not None:
+            self._native.workspace, self._native.workspace_bytes = self._scratch, self._size
+            self._reference = ctypes.byref(self._native)
 
     kernel = property(lambda self: self._handle.kernel, doc="Name of the kernel that runs.")
     splits = property(lambda self: self._handle.splits, doc="Parts that each list is cut into.")
@@ -191,7 +213,11 @@ class Plan:
         """Binds the given tensors (None unbinds an optional one), then runs. Returns what `attend` would."""
         if tensors:
             self._bind(tensors)
-        status = _native.run(self._native_plan, self._address, self._scratch, self._size, self._stream())
+        if self._native is not None:
+            status = _native.run_call(self._reference, None)
+        else:
+            stream = self._arrays.stream(self._tensors["q"])
+            status = _native.run(self._handle.handle, self._problem.address, self._scratch, self._size, stream)
         if status:
             raise _native.last_error(status)
         return self._result
@@ -203,13 +229,22 @@ class Plan:
         return result_of(bound["out"], bound.get("lse"), bound.get("max_logits"))
 
     def _bind(self, tensors: dict[str, Array | None]) -> None:
-        names = tuple(tensors)
-        if names not in self._rebinders and all(name in TENSORS for name in names):
-            self._rebinders[names] = self._arrays.rebinder(self._problem, [TENSORS[name] for name in names])
-        if names not in self._rebinders or not self._rebinders[names](tuple(tensors.values())):
+        if not self._bind_natively(tensors):
             self._describe_anew(tensors)
         self._tensors.update(tensors)
         self._result = self._bound_result()
+
+    def _bind_natively(self, tensors: dict[str, Array | None]) -> bool:
+        names = tuple(tensors)
+        if names not in self._binders:
+            if self._native is None or not all(name in TENSORS for name in names):
+                return False
+            places = [TENSORS[name] for name in names]
+            self._binders[names] = self._arrays.native_call(self._tensors["q"], self._problem, places)
+        try:
+            return _native.bind_call(ctypes.byref(self._binders[names]), tuple(tensors.values())) == 0
+        except Exception:  # a tensor that DLPack does not describe
+            return False
 
     def _describe_anew(self, tensors: dict[str, Array | None]) -> None:
         arrays, known = self._arrays, self._signatures

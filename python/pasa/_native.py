@@ -145,10 +145,32 @@ class KernelInfo(ctypes.Structure):
     ]
 
 
-class Python(ctypes.Structure):
-    """src/python_api.cpp's pasa_python: functions of Python and of a tensor framework."""
+class Functions(ctypes.Structure):
+    """What src/python_api.cpp needs of Python and of a tensor framework."""
 
-    _fields_ = [(name, c_void_p) for name in ("item", "type", "release", "view", "tensor", "parameter", "none")]
+    _fields_ = [
+        (name, c_void_p)
+        for name in ("item", "type", "release", "unlock", "lock", "view", "stream", "tensor", "parameter", "none")
+    ]
+
+
+class Call(ctypes.Structure):
+    """A prepared call, as src/python_api.cpp runs it."""
+
+    _fields_ = [
+        ("functions", POINTER(Functions)),
+        ("plan", c_void_p),
+        ("problem", c_void_p),
+        ("workspace", c_void_p),
+        ("workspace_bytes", c_size_t),
+        ("offsets", POINTER(c_int32)),
+        ("count", c_int32),
+        ("device", c_int32),
+        ("device_index", c_int32),
+    ]
+
+
+CALL_OF_OTHERS = -2  # the tensors are not described as the call's
 
 
 def _load() -> ctypes.CDLL:
@@ -182,8 +204,9 @@ def _load() -> ctypes.CDLL:
 
 lib = _load()
 run = lib.pasa_run
-rebind = ctypes.PyDLL(lib._name).pasa_python_rebind  # keeps Python's lock
-rebind.restype, rebind.argtypes = c_int, [c_void_p, ctypes.py_object, c_void_p, c_int32, c_void_p]
+bind_call, run_call = (getattr(ctypes.PyDLL(lib._name), f"pasa_python_{verb}") for verb in ("bind", "run"))
+for function in (bind_call, run_call):  # they keep Python's lock
+    function.restype, function.argtypes = c_int, [c_void_p, ctypes.py_object]
 version: str = lib.pasa_version().decode()
 
 

@@ -14,7 +14,7 @@ import functools
 import struct
 import sys
 import threading
-from typing import Any, Callable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from . import _native
 from ._native import Status, fail
 
 WORKSPACE_ALIGNMENT = 256
+_DLPACK_DEVICE = {_native.CPU: 1, _native.CUDA: 2, _native.HIP: 10}
 
 # A pasa_tensor of rank 0 to 4: data, dtype, rank, shape[4], stride[4], device, device_index.
 _PACK = [struct.Struct(f"=Qii{r}q{8 * (4 - r)}x{r}q{8 * (4 - r)}xii") for r in range(5)]
@@ -85,9 +86,10 @@ class NumpyArrays:
             if array is not None:
                 words[place] = array.ctypes.data
 
-    def rebinder(self, packed, offsets: list[int]) -> Callable[[tuple], bool]:
-        """Writes the addresses of arrays that are described as those at these offsets, if all are and this is cheap."""
-        return _never
+    def native_call(self, like, packed, offsets: list[int]) -> _native.Call | None:
+        """Tells src/python_api.cpp of a problem and of the offsets in it where tuples of tensors go; None if it cannot be
+        used. The result is valid as long as `packed`."""
+        return None
 
     def describe(self, packed: bytearray, offset: int, name: str, array: Any) -> None:
         """Writes the struct of an array, but for its address."""
@@ -121,10 +123,6 @@ class NumpyArrays:
     def stream(self, like: np.ndarray) -> int | None:
         return None
 
-    def stream_of(self, like: np.ndarray) -> Callable[[], int | None]:
-        """Gives the current stream of an array's device, again and again."""
-        return _no_stream
-
     def require_writable(self, name: str, array: np.ndarray) -> None:
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             raise fail(Status.COMBINATION, f"{name} is read-only, expected memory to write to")
@@ -137,7 +135,18 @@ class NumpyArrays:
         return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _exchange_of(torch) -> _native.Python | None:
+# DLPackExchangeAPI: where the pointers to these functions are.
+_EXCHANGE = {"view": 40, "stream": 48}
+_PYTHON = {
+    "item": "PyTuple_GetItem",
+    "type": "PyObject_Type",
+    "release": "Py_DecRef",
+    "unlock": "PyEval_SaveThread",
+    "lock": "PyEval_RestoreThread",
+}
+
+
+def _functions_of(torch) -> _native.Functions | None:
     """What src/python_api.cpp needs to look at torch's tensors; None before torch 2.10."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
@@ -147,18 +156,11 @@ def _exchange_of(torch) -> _native.Python | None:
     table = get_pointer(capsule, b"dlpack_exchange_api")
     if ctypes.c_uint32.from_address(table).value != 1:  # DLPack's major version
         return None
-    address = {name: ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _PYTHON_FUNCTIONS}
-    return _native.Python(
-        *address.values(),
-        view=ctypes.c_void_p.from_address(table + _VIEW_OFFSET).value,
-        tensor=id(torch.Tensor),
-        parameter=id(torch.nn.Parameter),
-        none=id(None),
+    address_of = {n: ctypes.cast(getattr(ctypes.pythonapi, f), ctypes.c_void_p).value for n, f in _PYTHON.items()}
+    address_of.update((name, ctypes.c_void_p.from_address(table + offset).value) for name, offset in _EXCHANGE.items())
+    return _native.Functions(
+        tensor=id(torch.Tensor), parameter=id(torch.nn.Parameter), none=id(None), **address_of
     )
-
-
-_PYTHON_FUNCTIONS = ("PyTuple_GetItem", "PyObject_Type", "Py_DecRef")
-_VIEW_OFFSET = 40  # of dltensor_from_py_object_no_sync in DLPackExchangeAPI
 
 
 class TorchTensors:
@@ -170,7 +172,7 @@ class TorchTensors:
         self.gpu = _native.HIP if getattr(torch.version, "hip", None) else _native.CUDA
         self.dtypes = {getattr(torch, name): code for name, code in _DTYPES.items() if hasattr(torch, name)}
         self.is_compiling = torch.compiler.is_compiling
-        self.exchange = _exchange_of(torch)
+        self.functions = _functions_of(torch)
         # The public torch.cuda.current_stream() builds a Python object: dearer than all the rest of a launch.
         self.raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
             lambda index: torch.cuda.current_stream(index).cuda_stream
@@ -184,19 +186,14 @@ class TorchTensors:
             if tensor is not None:
                 words[place] = tensor.data_ptr()
 
-    def rebinder(self, packed, offsets: list[int]) -> Callable[[tuple], bool]:
-        if self.exchange is None:
-            return _never
-        rebind, exchange, address = _native.rebind, ctypes.addressof(self.exchange), packed.address
-        count, places = len(offsets), (ctypes.c_int32 * len(offsets))(*offsets)
-
-        def rebinder(tensors: tuple) -> bool:
-            try:
-                return rebind(exchange, tensors, places, count, address) == 1
-            except Exception:  # a tensor that DLPack does not describe
-                return False
-
-        return rebinder
+    def native_call(self, like, packed, offsets: list[int]) -> _native.Call | None:
+        if self.functions is None:
+            return None
+        call = _native.Call(problem=packed.address, count=len(offsets), offsets=(ctypes.c_int32 * len(offsets))(*offsets))
+        call.functions = ctypes.pointer(self.functions)
+        call.device = _DLPACK_DEVICE[self.gpu if like.is_cuda else _native.CPU]
+        call.device_index = max(like.get_device(), 0)
+        return call
 
     def describe(self, packed: bytearray, offset: int, name: str, tensor: Any) -> None:
         self._require_tensor(name, tensor)
@@ -236,10 +233,7 @@ class TorchTensors:
         return workspace.data_ptr(), workspace.numel() * workspace.element_size()
 
     def stream(self, like) -> int | None:
-        return self.stream_of(like)()
-
-    def stream_of(self, like) -> Callable[[], int | None]:
-        return functools.partial(self.raw_stream, like.get_device()) if like.is_cuda else _no_stream
+        return self.raw_stream(like.get_device()) if like.is_cuda else None
 
     def require_writable(self, name: str, tensor) -> None:
         pass  # torch has no read-only memory
@@ -249,14 +243,6 @@ class TorchTensors:
 
     def raw(self, tensor) -> np.ndarray:
         return tensor.detach().cpu().contiguous().reshape(-1).view(self.torch.uint8).numpy()
-
-
-def _no_stream() -> None:
-    return None
-
-
-def _never(arrays: tuple) -> bool:
-    return False
 
 
 _numpy = NumpyArrays()

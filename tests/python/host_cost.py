@@ -24,17 +24,20 @@ from pasa.compat import flash_mla
 ROUNDS, CALLS = 50, 200
 
 
-def cost(call) -> tuple[float, float]:
+def costs_of(calls: dict) -> dict[str, list[float]]:
+    """Rounds of one call between those of the others: what disturbs the machine for a moment disturbs all alike."""
     wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    samples = []
+    samples = {name: [] for name in calls}
     for _ in range(ROUNDS):
-        wait()
-        begin = time.perf_counter()
-        for _ in range(CALLS):
+        for name, call in calls.items():
             call()
-        samples.append((time.perf_counter() - begin) / CALLS * 1e6)
-    wait()
-    return statistics.median(samples), min(samples)
+            wait()
+            begin = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            samples[name].append((time.perf_counter() - begin) / CALLS * 1e6)
+            wait()
+    return samples
 
 
 def main() -> None:
@@ -58,23 +61,22 @@ def main() -> None:
         tile_scheduler_metadata=meta, is_fp8_kvcache=True, indices=lists[0][:, None], attn_sink=sink,
         topk_length=lengths[0],
     )  # fmt: skip
-    in_c = plan._native_plan, plan._address, plan._scratch, plan._size, plan._arrays.stream(q)
+    in_c = plan._handle.handle, plan._problem.address, plan._scratch, plan._size, plan._arrays.stream(q)
     device_name = torch.cuda.get_device_name() if on_gpu else "no GPU, no rows"
     print(f"{device_name}; {plan.summary}")
-    costs = {}
-    for name, call in (
-        ("pasa_run through ctypes", lambda: _native.run(*in_c)),
-        ("attend, one source, out=", lambda: pasa.attend(q, kv, lists[0], **one, out=out)),
-        ("attend, two sources, out=", lambda: pasa.attend(q, kv, lists[0], **two, out=out)),
-        ("attend, two sources", lambda: pasa.attend(q, kv, lists[0], **two)),
-        ("plan.run()", plan.run),
-        ("plan.run(q=, kv=, out=)", lambda: plan.run(q=q, kv=kv, out=out)),
-        ("flash_mla_with_kvcache", lambda: flash_mla.flash_mla_with_kvcache(**batch)),
-    ):
-        call()
-        median, least = cost(call)
-        costs[name] = {"median_us": round(median, 2), "min_us": round(least, 2)}
-        print(f"{name:28s} median {median:6.2f}  min {least:6.2f}", flush=True)
+    samples = costs_of(
+        {
+            "pasa_run through ctypes": lambda: _native.run(*in_c),
+            "attend, one source, out=": lambda: pasa.attend(q, kv, lists[0], **one, out=out),
+            "attend, two sources, out=": lambda: pasa.attend(q, kv, lists[0], **two, out=out),
+            "attend, two sources": lambda: pasa.attend(q, kv, lists[0], **two),
+            "plan.run()": plan.run,
+            "plan.run(q=, kv=, out=)": lambda: plan.run(q=q, kv=kv, out=out),
+            "flash_mla_with_kvcache": lambda: flash_mla.flash_mla_with_kvcache(**batch),
+        }
+    )
+    for name, of in samples.items():
+        print(f"{name:28s} median {statistics.median(of):6.2f}  min {min(of):6.2f}")
     if options.json:
         results = {
             "device": device_name,
@@ -83,7 +85,10 @@ def main() -> None:
             "commit": options.commit,
             "command": "host_cost.py",
             "plan": plan.summary,
-            "calls": costs,
+            "calls": {
+                name: {"median_us": round(statistics.median(of), 2), "min_us": round(min(of), 2)}
+                for name, of in samples.items()
+            },
         }
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 

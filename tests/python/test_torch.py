@@ -147,15 +147,34 @@ def test_parameters_and_gradients(rng):
             assert not out.requires_grad
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_without_dlpack(rng, monkeypatch, device):
+    """As before torch 2.10."""
+    import pasa._call
+    import pasa._tensor
+
+    case = rig.make_case(rng, "fp8_ds_mla", extra_format="bf16")
+    arguments = to_torch(case.arguments, device)
+    monkeypatch.setattr(pasa._tensor.arrays_of(arguments["q"], "q"), "functions", None)
+    monkeypatch.setattr(pasa._call, "_this_thread", pasa._call._ThisThread())
+    plan = pasa.plan(**arguments)
+    for _ in range(2):
+        rig.assert_matches(case, pasa.attend(**arguments).float().cpu().numpy())
+        rig.assert_matches(case, plan.run(q=arguments["q"].clone()).float().cpu().numpy())
+    assert not pasa._call._this_thread.latest
+
+
 @pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="torch shows no tensors to C code")
 def test_repeated_calls_take_the_short_way(rng, monkeypatch):
     import pasa._call
 
     arguments = to_torch(rig.make_case(rng, "fp8_ds_mla", extra_format="fp8_ds_mla").arguments)
     plan, want = pasa.plan(**arguments), pasa.attend(**arguments)
+    pasa.attend(**arguments, out=torch.zeros_like(want))
     monkeypatch.setattr(pasa._call, "_find", None)
     monkeypatch.setattr(pasa._call.Plan, "_describe_anew", None)
     assert torch.equal(pasa.attend(**{**arguments, "q": arguments["q"].clone()}), want)
+    assert torch.equal(pasa.attend(**arguments, out=torch.zeros_like(want)), want)
     assert torch.equal(plan.run(q=arguments["q"].clone(), kv=arguments["kv"].clone()), want)
 
 
