@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes every measured table of the documentation from docs/results/*.json, so that no number is typed by hand.
 
-    bench/tables.py            rewrite the tables in README.md and docs/*.md
+    bench/tables.py            rewrite the tables in README.md, docs/*.md and python/README.md
     bench/tables.py --check    exit 1 if one of them is not what the results say (CI)
 
 A table stands between two comments:
@@ -125,7 +125,24 @@ def tune(name):
     return markdown(header, body) + "\n\n" + caption(result)
 
 
-TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune}
+def host():
+    """What each Python call costs before the GPU has anything to do."""
+    result = load("host_cost")
+    body = [[f"`{name}`", f"{us['median_us']:.1f}", f"{us['min_us']:.1f}"] for name, us in result["calls"].items()]
+    return markdown(["call", "median, us", "least, us"], body) + f"\n\n{caption(result)}"
+
+
+def peers():
+    """The other libraries' suites: how many of their tests passed."""
+    body, captions = [], []
+    for library, result in load("peers").items():
+        for suite, counts in result["suites"].items():
+            body.append([library, suite, *(counts[outcome] for outcome in ("passed", "failed", "skipped", "not_run"))])
+        captions.append(caption(result)[:-1] + f", revision {result['revision'][:10]} of {library}*")
+    return "\n\n".join([markdown(["library", "suite", "passed", "failed", "skipped", "not run"], body), *captions])
+
+
+TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune, "host": host, "peers": peers}
 MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 
@@ -136,7 +153,7 @@ def generate(match):
 
 def main():
     stale = []
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "python" / "README.md"]:
         old = page.read_text()
         new = MARK.sub(generate, old)
         if new != old:

@@ -9,8 +9,8 @@ of the rest of their library is stood in for: the architecture (aiter skips by i
 it names), a tolerance check, the profiler (FlashMLA looks for its kernels' names; times are not judged).
 
 A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
---seconds ends FlashMLA's decode suite early: its cases then run in an order drawn at random, so that those done are a
-sample of all. --json adds the counts to a file; --commit and --revision say there what was tested with what.
+--seconds is when no more tests are begun (but for that suite); tests run in an order drawn at random, so that those done
+are a sample of all. --json adds the counts to a file; --commit and --revision say there what was tested with what.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ import re
 import runpy
 import sys
 import time
+import traceback
 import types
 
 import pasa.compat
@@ -66,19 +67,17 @@ def _prepare_flash_mla(checkout: pathlib.Path) -> None:
     torch.set_float32_matmul_precision("high")
 
 
-def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, seconds: float) -> tuple[dict, str]:
-    begin = time.time()
+def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, end: float) -> tuple[dict, str]:
     _prepare_flash_mla(checkout)
     import test_flash_mla_sparse_decoding as suite
 
     cases = [raw.to_test_param() for raw in suite.gen_testcase()]
     for seed, case in enumerate(cases):
         case.seed = seed  # as in a run of the whole suite
-    if seconds < float("inf"):
-        random.Random(0).shuffle(cases)
+    random.Random(0).shuffle(cases)
     counts, failures = collections.Counter(), ""
     for case in cases[share::jobs]:
-        if time.time() - begin > seconds:
+        if time.time() > end:
             counts["not_run"] += 1
             continue
         log = io.StringIO()
@@ -113,14 +112,20 @@ def flash_mla_prefill(checkout: pathlib.Path) -> tuple[dict, str]:
 
 
 class _Share:
-    """A pytest plugin: leaves out the tests of other processes, counts outcomes."""
+    """A pytest plugin: leaves out the tests of other processes and those after the end, counts outcomes."""
 
-    def __init__(self, share: int, jobs: int):
-        self.share, self.jobs, self.counts = share, jobs, collections.Counter()
+    def __init__(self, share: int, jobs: int, end: float):
+        self.share, self.jobs, self.end, self.counts = share, jobs, end, collections.Counter()
 
     def pytest_collection_modifyitems(self, items):
-        random.Random(0).shuffle(items)  # those that take long are neighbours, or lie at equal distances
+        random.Random(0).shuffle(items)
         items[:] = items[self.share :: self.jobs]
+
+    def pytest_runtest_protocol(self, item):
+        if time.time() <= self.end:
+            return None  # as usual
+        self.counts["not_run"] += 1
+        return True
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
@@ -132,7 +137,9 @@ def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
     return (~torch.isclose(a, b, rtol=rtol, atol=atol)).float().mean().item()
 
 
-def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int) -> tuple[dict, str]:
+def aiter(
+    checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float
+) -> tuple[dict, str]:
     import pytest
 
     pasa.compat.install("aiter")
@@ -148,7 +155,7 @@ def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs
     for module in [module for module in sys.modules if module.startswith("test_pa_")]:
         del sys.modules[module]  # it asked for the architecture when it was imported
     folder = checkout / "op_tests" / "triton_tests" / "attention"
-    plugin, log = _Share(share, jobs), io.StringIO()
+    plugin, log = _Share(share, jobs, end), io.StringIO()
     with contextlib.redirect_stdout(log):
         status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder / test)], [plugin])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not plugin.counts["failed"]:
@@ -156,17 +163,17 @@ def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs
     return plugin.counts, log.getvalue() if plugin.counts["failed"] else ""
 
 
-def suites(library: str, checkout: pathlib.Path, jobs: int, seconds: float) -> list[tuple]:
-    """(name, function, arguments) of each process's work; the longest first."""
+def suites(library: str, checkout: pathlib.Path, jobs: int, end: float) -> list[tuple]:
+    """(name, function, arguments) of each process's work."""
     if library == "flash_mla":
-        decode = [("decode", flash_mla_decode, (checkout, share, jobs, seconds)) for share in range(jobs)]
+        decode = [("decode", flash_mla_decode, (checkout, share, jobs, end)) for share in range(jobs)]
         return [("prefill", flash_mla_prefill, (checkout,)), *decode]
     return [
-        (f"{test.split('_')[2]} as {architecture}", aiter, (checkout, test, architecture, share, jobs))
+        (f"{test.split('_')[2]} as {architecture}", aiter, (checkout, test, architecture, share, jobs, end))
         for test, architecture in (
-            ("test_pa_prefill_sparse.py", "gfx1250"),
-            ("test_pa_prefill_sparse.py", "gfx950"),
             ("test_pa_decode_sparse.py", "gfx950"),
+            ("test_pa_prefill_sparse.py", "gfx950"),
+            ("test_pa_prefill_sparse.py", "gfx1250"),
         )
         for share in range(jobs)
     ]
@@ -188,10 +195,13 @@ def main() -> int:
     begin, counts = time.time(), collections.defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs + 1, mp_context=context) as pool:
-        work = suites(options.library, options.checkout, options.jobs, options.seconds)
+        work = suites(options.library, options.checkout, options.jobs, begin + options.seconds)
         running = {pool.submit(function, *arguments): name for name, function, arguments in work}
         for done in concurrent.futures.as_completed(running):
-            found, failures = done.result()
+            try:
+                found, failures = done.result()
+            except Exception:  # the rest of its share is lost
+                found, failures = {"failed": 1}, traceback.format_exc()
             for outcome, count in found.items():
                 counts[running[done]][outcome] += count
             print(failures, end="", flush=True)
