@@ -66,6 +66,7 @@ bool equal_but_for_addresses(const pasa_problem& a, const pasa_problem& b) {
     return std::tie(p.main.format, p.extra.format, p.softmax_scale, p.kv_scale, p.has_softmax_scale, p.kv_splits,
                     p.block_h, p.flags, p.threads, p.queries_per_list);
   };
+  static_assert(sizeof(pasa_problem) == 20 * sizeof(pasa_tensor) + 72, "a new field has a place here");
   const auto of_a = tensors_of(a), of_b = tensors_of(b);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
     if (!described_alike(*of_a[i].tensor, *of_b[i].tensor)) return false;
