@@ -19,6 +19,15 @@ __all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache"
 
 _INF, _NAN = float("inf"), float("nan")
 _FORMATS = {512: "fp8_ds_mla", 576: "fp8_v32"}
+_DECODE_NAMES = {
+    "kv": "k_cache",
+    "kv_indices": "indices",
+    "kv_lengths": "topk_length",
+    "extra_kv": "extra_k_cache",
+    "extra_indices": "extra_indices_in_kvcache",
+    "extra_lengths": "extra_topk_length",
+}
+_PREFILL_NAMES = {"kv_indices": "indices", "kv_lengths": "topk_length", "softmax_scale": "sm_scale"}
 
 
 @dataclasses.dataclass
@@ -73,8 +82,7 @@ def flash_mla_with_kvcache(
     Raises:
         pasa.Error: names the argument in these names.
     """
-    absent = {"block_table": block_table, "cache_seqlens": cache_seqlens, "num_splits": num_splits}
-    for name, value in absent.items():
+    for name, value in (("block_table", block_table), ("cache_seqlens", cache_seqlens), ("num_splits", num_splits)):
         if value is not None:
             raise fail(Status.COMBINATION, f"{name} is given, expected None with sparse attention")
     if indices is None:
@@ -93,19 +101,13 @@ def flash_mla_with_kvcache(
     if not is_fp8_kvcache and (k_cache.dtype != torch.bfloat16 or dim != 512):
         text = f"is_fp8_kvcache is False with a {k_cache.dtype} cache of {dim} dimensions, expected True"
         raise fail(Status.COMBINATION, text)
-    caches, lists = (k_cache, extra_k_cache), (indices, extra_indices_in_kvcache)
-    _check_metadata(tile_scheduler_metadata, q, caches, lists, is_fp8_kvcache)
+    config = (*q.shape, k_cache.shape[1], indices.shape[2], is_fp8_kvcache)
+    if extra_k_cache is not None and extra_indices_in_kvcache is not None:
+        config += (extra_k_cache.shape[1], extra_indices_in_kvcache.shape[2])
+    _check_metadata(tile_scheduler_metadata, config)
 
     rows = batch * s_q
     rows_of_out = None if out is None else _rows_view(out, (batch, s_q, heads, 512))
-    names = {
-        "kv": "k_cache",
-        "kv_indices": "indices",
-        "kv_lengths": "topk_length",
-        "extra_kv": "extra_k_cache",
-        "extra_indices": "extra_indices_in_kvcache",
-        "extra_lengths": "extra_topk_length",
-    }
     try:
         result, lse = attend(
             q.reshape(rows, heads, dim),
@@ -122,7 +124,7 @@ def flash_mla_with_kvcache(
             return_lse=True,
         )
     except Error as error:
-        raise renamed(error, names) from None
+        raise renamed(error, _DECODE_NAMES) from None
     if out is None:
         out = result.view(batch, s_q, heads, 512)
     elif rows_of_out is None:
@@ -159,7 +161,6 @@ def flash_mla_sparse_fwd(
     if indices.shape[1] != 1:
         raise fail(Status.SHAPE, f"indices is {list(indices.shape)}, expected one KV head: [s_q, 1, topk]")
     max_logits = q.new_empty(q.shape[:2], dtype=torch.float32)
-    names = {"kv_indices": "indices", "kv_lengths": "topk_length", "softmax_scale": "sm_scale"}
     try:
         out, lse, max_logits = attend(
             q,
@@ -173,7 +174,7 @@ def flash_mla_sparse_fwd(
             return_lse=True,
         )
     except Error as error:
-        raise renamed(error, names) from None
+        raise renamed(error, _PREFILL_NAMES) from None
     return out, max_logits, _plus_infinity(lse)
 
 
@@ -193,13 +194,10 @@ def _require_value_dim(name: str, value: int) -> None:
         raise fail(Status.RANGE, f"{name} is {value}, expected 512")
 
 
-def _check_metadata(meta, q, caches: tuple, lists: tuple, is_fp8: bool) -> None:
+def _check_metadata(meta, config: tuple) -> None:
     if not isinstance(meta, FlashMLASchedMeta):
         text = f"tile_scheduler_metadata is {type(meta).__name__}, expected the object get_mla_metadata() returns"
         raise fail(Status.COMBINATION, text)
-    pages = tuple(None if cache is None else cache.shape[1] for cache in caches)
-    widths = tuple(None if indices is None else indices.shape[2] for indices in lists)
-    config = (*q.shape, *pages, *widths, is_fp8)
     if meta.config is None:
         meta.config = config
     elif meta.config != config:
