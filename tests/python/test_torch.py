@@ -189,25 +189,27 @@ def test_mixed_devices(rng):
 
 
 @cuda
-def test_current_stream_and_graph(rng):
+@pytest.mark.parametrize("prepared", [False, True])
+def test_current_stream_and_graph(rng, prepared):
     """Work is ordered on the current stream, and a captured call replays on new contents."""
     case = rig.make_case(rng, "fp8_ds_mla", form="lengths", extra_format="fp8_ds_mla")
     arguments = to_torch(case.arguments, "cuda")
     q, other = arguments["q"], arguments["q"].flip(1)
     want, out = pasa.attend(**{**arguments, "q": other}), torch.zeros_like(q)
+    run = pasa.plan(**arguments, out=out).run if prepared else lambda: pasa.attend(**arguments, out=out)
+    run()
     q.copy_(q.clone())  # all kernels are loaded now: loading one may wait for the device
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
         torch.cuda._sleep(200_000_000)
         q.copy_(other)
-        pasa.attend(**arguments, out=out)  # reads the new q only if it is behind the copy in this stream
+        run()  # reads the new q only if it is behind the copy in this stream
         assert not torch.cuda.current_stream().record_event().query(), "the call waited for the device"
     torch.cuda.synchronize()
     assert torch.equal(out, want)
-    graph, out = torch.cuda.CUDAGraph(), torch.zeros_like(want)
-    pasa.attend(**arguments, out=out)
+    graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        pasa.attend(**arguments, out=out)
+        run()
     arguments["kv_lengths"].clamp_(max=2)
     out.fill_(float("nan"))
     graph.replay()
