@@ -88,7 +88,7 @@ class _Prepared:
             self._make("lse", q, (tokens, heads), arrays.float32)
         if given["out"] is None and not values.get("skip_reduce"):
             self._make("out", q, (tokens, heads, VALUE_DIM))
-        self.plan = _native.PlanHandle(self.problem.address)  # with the outputs: then runs need not look at their shapes
+        self.plan = _native.PlanHandle(self.problem.address)  # knows the outputs: runs look at their addresses only
         splits = self.plan.splits
         if self.plan.is_partial:
             self._make("acc", q, (tokens, splits, heads, VALUE_DIM), arrays.float32)

@@ -158,9 +158,7 @@ def _functions_of(torch) -> _native.Functions | None:
         return None
     address_of = {n: ctypes.cast(getattr(ctypes.pythonapi, f), ctypes.c_void_p).value for n, f in _PYTHON.items()}
     address_of.update((name, ctypes.c_void_p.from_address(table + offset).value) for name, offset in _EXCHANGE.items())
-    return _native.Functions(
-        tensor=id(torch.Tensor), parameter=id(torch.nn.Parameter), none=id(None), **address_of
-    )
+    return _native.Functions(tensor=id(torch.Tensor), parameter=id(torch.nn.Parameter), none=id(None), **address_of)
 
 
 class TorchTensors:
@@ -189,7 +187,9 @@ class TorchTensors:
     def native_call(self, like, packed, offsets: list[int]) -> _native.Call | None:
         if self.functions is None:
             return None
-        call = _native.Call(problem=packed.address, count=len(offsets), offsets=(ctypes.c_int32 * len(offsets))(*offsets))
+        call = _native.Call(
+            problem=packed.address, count=len(offsets), offsets=(ctypes.c_int32 * len(offsets))(*offsets)
+        )
         call.functions = ctypes.pointer(self.functions)
         call.device = _DLPACK_DEVICE[self.gpu if like.is_cuda else _native.CPU]
         call.device_index = max(like.get_device(), 0)

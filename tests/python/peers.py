@@ -137,9 +137,7 @@ def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
     return (~torch.isclose(a, b, rtol=rtol, atol=atol)).float().mean().item()
 
 
-def aiter(
-    checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float
-) -> tuple[dict, str]:
+def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float) -> tuple[dict, str]:
     import pytest
 
     pasa.compat.install("aiter")

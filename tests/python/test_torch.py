@@ -114,7 +114,9 @@ def test_wrong(rng, name):
 
 def test_calls_are_told_apart(rng):
     """Calls of equal values whose tensors differ, in turn: more kinds of them than are tried first."""
-    cases = [rig.make_case(rng, "bf16", tokens=t, form="full", sink=sink) for t in range(1, 5) for sink in (True, False)]
+    cases = [
+        rig.make_case(rng, "bf16", tokens=t, form="full", sink=sink) for t in range(1, 5) for sink in (True, False)
+    ]
     for case in (*cases, *reversed(cases), *cases[:2] * 3):
         arguments = to_torch(case.arguments)
         out = torch.full_like(arguments["q"], float("nan"))
