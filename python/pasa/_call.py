@@ -83,19 +83,19 @@ class _Prepared:
                 arrays.require_writable(name, tensor)
                 self.problem.bind(arrays, {name: tensor})
         q, self.made = tensors["q"], {}  # outputs that every call makes anew: shape and dtype (None: q's)
-        tokens, heads = q.shape[:2]
+        rows = tuple(q.shape[:2])
         if return_lse and given["lse"] is None:
-            self._make("lse", q, (tokens, heads), arrays.float32)
+            self._make("lse", q, rows, arrays.float32)
         if given["out"] is None and not values.get("skip_reduce"):
-            self._make("out", q, (tokens, heads, VALUE_DIM))
+            self._make("out", q, (*rows, VALUE_DIM))
         self.plan = _native.PlanHandle(self.problem.address)  # knows the outputs: runs look at their addresses only
-        splits = self.plan.splits
         if self.plan.is_partial:
+            (tokens, heads), splits = rows, self.plan.splits
             self._make("acc", q, (tokens, splits, heads, VALUE_DIM), arrays.float32)
             self._make("m", q, (tokens, splits, heads), arrays.float32)
             self._make("l", q, (tokens, splits, heads), arrays.float32)
         elif given["out"] is None and "out" not in self.made:
-            self._make("out", q, (tokens, heads, VALUE_DIM))
+            self._make("out", q, (*rows, VALUE_DIM))
         self.made_places = tuple(TENSORS[name] >> 3 for name in self.made)
         places = [-1 if name in self.made else TENSORS[name] for name in CALL_TENSORS]
         self.native = arrays.native_call(q, self.problem, places)

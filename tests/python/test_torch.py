@@ -83,6 +83,7 @@ def test_save_case(rng, tmp_path, device):
 
 WRONG = {
     "q f32": ("dtype", "q", lambda a: {"q": a["q"].float()}),
+    "q rank 1": ("rank", "q has rank 1", lambda a: {"q": a["q"].reshape(-1)}),
     "q on meta": ("device", "q is on meta", lambda a: {"q": a["q"].to("meta")}),
     "kv on meta": ("device", "kv is on meta", lambda a: {"kv": a["kv"].to("meta")}),
     "kv of NumPy": ("dtype", "kv is ndarray", lambda a: {"kv": a["kv"].float().numpy()}),
