@@ -95,18 +95,27 @@ constexpr std::int32_t clamp(std::int32_t x, std::int32_t low, std::int32_t high
   return x < low ? low : x > high ? high : x;
 }
 
+// What memory says of a list: ragged, the entries that it lies between; rectangular, 0 and its length.
+struct Bounds {
+  std::int32_t begin, end;
+};
+
+constexpr Bounds bounds_of(const SourceArgs& source, std::int64_t token) {
+  const std::int64_t list = divide(static_cast<std::uint32_t>(token), source.by_queries);
+  if (source.indptr) return {source.indptr[list], source.indptr[list + 1]};
+  return {0, source.lengths ? source.lengths[list] : source.entries};
+}
+
 // A row's whole list, as far as the row sees it.
-constexpr Part row_of(const SourceArgs& source, std::int64_t token) {
-  const auto row = static_cast<std::uint32_t>(token);
-  const std::int64_t list = divide(row, source.by_queries);
+constexpr Part row_of(const SourceArgs& source, std::int64_t token, Bounds bounds) {
+  const std::int64_t list = divide(static_cast<std::uint32_t>(token), source.by_queries);
   const auto unseen = static_cast<std::int32_t>((list + 1) * source.queries - 1 - token);
-  if (source.indptr) {
-    const std::int32_t begin = clamp(source.indptr[list], 0, source.entries);
-    const std::int32_t count = clamp(source.indptr[list + 1], begin, source.entries) - begin;
-    return {source.indices + begin, clamp(count - unseen, 0, count)};
-  }
-  const std::int32_t count = source.lengths ? clamp(source.lengths[list], 0, source.entries) : source.entries;
-  return {source.indices + list * source.index_stride, clamp(count - unseen, 0, count)};
+  const std::int32_t begin = clamp(bounds.begin, 0, source.entries);
+  const std::int32_t count = clamp(bounds.end, begin, source.entries) - begin;
+  return {source.indices + (source.indptr ? begin : list * source.index_stride), clamp(count - unseen, 0, count)};
+}
+constexpr Part row_of(const SourceArgs& source, std::int64_t token) {
+  return row_of(source, token, bounds_of(source, token));
 }
 
 // Entries [i*c, (i+1)*c) of a row's list, c = ceil(count / splits); parts beyond the end are empty.

@@ -42,18 +42,22 @@ struct alignas(1024) Panel {
 template <int kDim_, int kHeads_>
 struct Smem {
   static constexpr int kDim = kDim_, kHeads = kHeads_;
-  Panel<kHeads> q[kPanels<kDim>];
+  static constexpr bool kRoom = kHeads < kManyHeads;
+  // Behind q, for few heads: room for the output on its way out; with q, for the sums that a cluster's blocks push.
+  Panel<kHeads> q[kPanels<kDim> + (kRoom ? kPanels<kValueDim> : 0)];
   Panel<kTileTokens> keys[2][kPanels<kDim>];  // later the output on its way out, float [kHeads][512]
   Panel<kHeads> p;                            // [head][token]; later the merge's weights, Partial [16][kHeads]
-  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];   // records on their way
-  alignas(16) std::uint32_t info[2][8];                   // per tile and 8 tokens: valid bits, kLast
-  float rescale[kHeads];                                  // what P V's sums so far are multiplied by
-  float ref[kHeads];                                      // and what P is relative to (turns.cuh)
-  float finish[kHeads];                                   // behind a row's last tile: factor of the output
-  alignas(8) Partial part[kHeads];                        // of this block's share, for the merge
-  Partial exchange[kHeads < kManyHeads ? 4 : 1][kHeads];  // of the warps or warpgroups that share a head's tokens
-  std::int32_t last;                                      // P is a row's last
-  std::uint64_t q_full, full[2][2], free[2][2], p_full[2], p_free;
+  uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];  // records on their way
+  alignas(16) std::uint32_t info[2][8];                  // per tile and 8 tokens: valid bits, kLast
+  float rescale[kHeads];                                 // what P V's sums so far are multiplied by
+  float sink[kHeads];                                    // of few heads
+  float ref[kHeads];                                     // what a row's P is relative to
+  float finish[kHeads];                                  // behind a row's last tile: factor of the output
+  alignas(8) Partial part[kHeads];                       // of this block's share, for the merge
+  alignas(16) Partial exchange[kRoom ? 4 : 1][kHeads];   // of the warps that share a head's tokens
+  Partial parts[kRoom ? kMaxCluster : 1][kHeads];        // of the cluster's blocks, pushed
+  std::int32_t last;                                     // P is a row's last
+  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, room_free, sums_in;
 };
 constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
 
@@ -76,29 +80,33 @@ struct Role {
     ptx::barrier_cluster_wait();
   }
 
+  struct Row {
+    std::uint32_t token;
+    int split;
+  };
+  __device__ Row row(std::uint32_t i) const {
+    const std::uint32_t row = divide(i, params.shape.by_groups), token = divide(row, params.args.by_splits);
+    return {token, static_cast<int>(row - token * params.args.splits)};
+  }
   struct Item {
     std::int64_t token;
     int split, head, heads;  // first head of the block and how many it has
   };
   __device__ Item item(std::uint32_t i) const {
-    const std::uint32_t row = divide(i, params.shape.by_groups), group = i - row * params.shape.groups;
-    const std::uint32_t token = divide(row, params.args.by_splits);
+    const Row its = row(i);
+    const std::uint32_t group = i - divide(i, params.shape.by_groups) * params.shape.groups;
     const int head = group * params.shape.group_heads;
-    return {token, static_cast<int>(row - token * params.args.splits), head,
-            min(params.shape.group_heads, params.args.heads - head)};
+    return {its.token, its.split, head, min(params.shape.group_heads, params.args.heads - head)};
   }
-  __device__ Share share(std::uint32_t i) const {
-    const Args& args = params.args;
-    const std::uint32_t row = divide(i, params.shape.by_groups), token = divide(row, args.by_splits);
-    const int split = static_cast<int>(row - token * args.splits);
-    Share share{};
-    share.list[0] = part_of(args, 0, token, split);
-    if (args.source_count == 2) share.list[1] = part_of(args, 1, token, split);
-    const std::int32_t count = share.list[0].count + share.list[1].count, by = static_cast<std::int32_t>(rank_splits());
-    const std::int32_t chunk = by == 1 ? count : ((count + by - 1) / by + 7) / 8 * 8;
-    share.begin = min(count, static_cast<std::int32_t>(min(std::int64_t{chunk} * rank(), std::int64_t{count})));
-    share.end = count - share.begin > chunk ? share.begin + chunk : count;
-    return share;
+  // Of a row of `count` tokens, this block's: multiples of 8, what a warp converts at once.
+  struct Slice {
+    std::int32_t begin, end;
+  };
+  __device__ Slice slice(std::int32_t count) const {
+    const int log2 = params.shape.log2_rank_splits;
+    const std::int32_t chunk = log2 == 0 ? count : ((count + (1 << log2) - 1 >> log2) + 7) & ~7;
+    const std::int32_t begin = min(count, chunk * static_cast<std::int32_t>(rank()));
+    return {begin, min(count, begin + chunk)};
   }
 };
 
@@ -115,14 +123,21 @@ struct Address {
   __device__ std::uint32_t q_full() const { return base + offsetof(S, q_full); }
   __device__ std::uint32_t full(int tile, int half) const { return base + offsetof(S, full) + (tile * 2 + half) * 8; }
   __device__ std::uint32_t free(int tile, int half) const { return base + offsetof(S, free) + (tile * 2 + half) * 8; }
-  __device__ std::uint32_t p_full(int of = 0) const { return base + offsetof(S, p_full) + of * 8; }
+  __device__ std::uint32_t p_full() const { return base + offsetof(S, p_full); }
   __device__ std::uint32_t p_free() const { return base + offsetof(S, p_free); }
+  __device__ std::uint32_t room() const { return q(kPanels<S::kDim>); }
+  __device__ std::uint32_t room_free() const { return base + offsetof(S, room_free); }
+  __device__ std::uint32_t sums_in() const { return base + offsetof(S, sums_in); }
+  __device__ std::uint32_t part(int rank, int head) const {
+    return base + offsetof(S, parts) + (rank * S::kHeads + head) * sizeof(Partial);
+  }
 };
 
 // ---- convert: two warpgroups -------------------------------------------------------------------------------------------
 
-template <typename Format, typename S>
-__device__ void convert(const Role& role, Address<S> at) {
+// behind_item(): when an item's last tile is made.
+template <typename Format, typename S, typename Behind>
+__device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   using Piece = Pieces<Format>;
   const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
   const bool nan_to_zero = role.params.args.nan_to_zero;
@@ -136,18 +151,23 @@ __device__ void convert(const Role& role, Address<S> at) {
 
   std::uint32_t use = 0;
   for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
-    for (int left = role.share(item).tiles(); left > 0; --left, ++use) {
+    for (bool last = false; !last; ++use) {
+      last = unit.last;
       const int tile = use % 2;
       const std::uint32_t parity = use / 2 % 2, keys = at.keys(tile);
+      if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+        records.use_scales(stream.tail());
+      } else {
+        records.use_scales();
+      }
       const Unit next = stream.next();
-      records.use_scales();
       records.load_scales(next);
 
       // Converts pieces [kFrom, kTo), then asks for what their registers are free for.
       const auto pieces = [&]<int kFrom, int kTo>(int half) {
         ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
         records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
-        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (left == 1 ? kLast : 0));
+        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (last ? kLast : 0));
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
         if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
@@ -161,12 +181,7 @@ __device__ void convert(const Role& role, Address<S> at) {
       pieces.template operator()<Piece::kLeft, Piece::kCount>(1);
       unit = next;
     }
-    if (role.merges()) {  // the tiles hold outputs until every block has read them
-      ptx::barrier_cluster_arrive_relaxed();
-      ptx::barrier_cluster_wait();
-      ptx::barrier_cluster_arrive_relaxed();
-      ptx::barrier_cluster_wait();
-    }
+    behind_item();
   }
 }
 
@@ -182,7 +197,69 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
   }
 }
 
-// ---- the merge of a split row, and the output ----------------------------------------------------------------------------
+// finish() of core/softmax.h with the machine's approximations: at a block's end, instructions that wait for each other are what
+// is left to count.
+__device__ inline Finish fast_finish(float m, float l, float sink) {
+  const float sink2 = sink * kLog2e, top = sink2 > m ? sink2 : m;
+  const float weight = ptx::ex2(m - top);
+  const float scale = __fdividef(weight, l * weight + ptx::ex2(sink2 - top));
+  if (l == 0) return {0, -kInfinity};
+  return {sink2 == kInfinity ? 0 : scale, kLn2 * (m + __log2f(l))};
+}
+
+// ---- the merge of a split row, by pushing --------------------------------------------------------------------------------
+//
+// Rank r of a cluster merges value dims [512 / ranks * r, ...) of all heads. A block pushes what it has summed of them, and
+// (m, l) of every head, straight into that rank's shared memory (st_async; `sums_in` there counts the bytes), once every rank
+// has said that its room is free (announce_room): at the latest when its own sums are final, so that nobody waits long.
+// Then each rank merges what it finds at home (merge_weights, and the caller's sum) and may leave.
+
+// One warp, when this block's room for `bytes` of sums and parts is free.
+template <typename S>
+__device__ void announce_room(const Role& role, Address<S> at, int bytes) {
+  const std::uint32_t lane = threadIdx.x % 32;
+  if (lane == 0) ptx::mbarrier_arrive_expect_tx(at.sums_in(), bytes);
+  if (lane < role.rank_splits()) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(at.room_free(), lane));
+}
+
+// Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor). Rank 0 also writes what
+// else a row leaves. A head's parts are some lanes' of one of kWarps warps.
+template <int kWarps, typename S, typename Set>
+__device__ void merge_weights(const Role& role, const Role::Item& item, Address<S> at, std::uint32_t parity,
+                              const Partial (*parts)[S::kHeads], const float* sinks, Set&& set) {
+  constexpr int kEach = S::kHeads / kWarps, kLanes = 32 / kEach, kMost = kMaxCluster / kLanes;
+  const Args& args = role.params.args;
+  const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % kWarps * kEach + lane % kEach, first = lane / kEach;
+  const int ranks = static_cast<int>(role.rank_splits());
+  ptx::mbarrier_wait(at.sums_in(), parity);
+  Partial part[kMost];
+  float top = -kInfinity, sum = 0;
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    const int rank = first + k * kLanes;
+    part[k] = rank < ranks ? parts[rank][row] : Partial{-kInfinity, 0};
+    top = fmaxf(top, part[k].m);
+  }
+#pragma unroll
+  for (int lanes = kEach; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    const bool some = part[k].l != 0;  // or NaN
+    part[k].m = some ? ptx::ex2(part[k].m - top) : 0;
+    sum += some ? part[k].m * part[k].l : 0;
+  }
+#pragma unroll
+  for (int lanes = kEach; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  const Finish end = fast_finish(top, sum, sinks[row]);
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    const int rank = first + k * kLanes;
+    if (rank < ranks) set(rank, row, part[k].m * end.scale);
+  }
+  if (role.rank() == 0 && first == 0 && row < item.heads) write_row(args, item.token, item.head + row, end.lse, top);
+}
+
+// ---- the merge of a split row by reading, and the output -----------------------------------------------------------------
 
 // Byte offset of 4 floats (columns 4 * quad...) of a head in the output that the tiles hold; rows are permuted so that the
 // lanes that store a fragment meet no bank twice: in it lanes run over the heads one by one (many) or two by two (few).

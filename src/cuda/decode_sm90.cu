@@ -4,12 +4,11 @@
 // which are K and V at once. Two tiles. Two warpgroups convert records from global memory to bf16 tiles (gather.cuh,
 // decode.cuh); who consumes them depends on the heads:
 //   up to 64   two warpgroups: Q K^T, softmax and the left half of P V; the right half of P V   (many_heads.cuh)
-//              or two that take turns with the tiles                                            (turns.cuh)
 //   up to 32   one warpgroup does all, with heads in the columns of the products                (few_heads.cuh)
 //
-// Up to 16 blocks of a cluster may split one row's tokens; they leave their unnormalised sums in shared memory, and each
-// merges a share of them, so a split row needs no workspace, no second launch and no atomics. Asked-for splits instead write
-// partials for reduce.cu. More heads than a block's are groups of their own; the second group's keys come from L2.
+// Up to 16 blocks of a cluster may split one row's tokens; they exchange their unnormalised sums through shared memory, and
+// each merges a share of them, so a split row needs no workspace, no second launch and no atomics. Asked-for splits instead
+// write partials for reduce.cu. More heads than a block's are groups of their own; the second group's keys come from L2.
 #include <cuda.h>
 #include <cuda_runtime.h>
 
@@ -23,14 +22,23 @@
 #include "cuda/few_heads.cuh"
 #include "cuda/launch.h"
 #include "cuda/many_heads.cuh"
-#include "cuda/turns.cuh"
 
 namespace pasa::cuda {
 namespace {
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------------
 
-// Consumers: Many, Turns or Few<16 or 32>.
+// A launch's arguments are read from memory line by line as the code comes across them: this asks for all lines at once, a
+// warp for each.
+__device__ void touch(const Params& params) {
+  constexpr int kLine = 64, kWords = kLine / sizeof(std::uint32_t);
+  const int line = threadIdx.x / 32 % (sizeof(Params) / kLine + 1);
+  const std::uint32_t word =
+      reinterpret_cast<const std::uint32_t*>(&params)[min(line * kWords, int{sizeof(Params) / 4 - 1})];
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x80000000;\n@p nanosleep.u32 1;\n}\n" ::"r"(word));
+}
+
+// Consumers: Many or Few<16 or 32>.
 template <typename Format, typename Consumers>
 __global__ void __launch_bounds__(Consumers::kThreads, 1)
     decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map) {
@@ -41,6 +49,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
   const Role role{params};
   const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 
+  touch(params);
   if (threadIdx.x == 0) {
     ptx::prefetch_tensormap(&q_map);
     ptx::mbarrier_init(at.q_full(), 1);
@@ -50,12 +59,16 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
         ptx::mbarrier_init(at.free(tile, half), kWarpgroup / 32);
       }
     }
-    for (int of = 0; of < 2; ++of) ptx::mbarrier_init(at.p_full(of), kWarpgroup / 32);
+    ptx::mbarrier_init(at.p_full(), kWarpgroup / 32);
     ptx::mbarrier_init(at.p_free(), kWarpgroup / 32);
+    ptx::mbarrier_init(at.room_free(), static_cast<int>(role.rank_splits()));
+    ptx::mbarrier_init(at.sums_in(), 1);
     ptx::fence_mbarrier_init();
   }
   __syncwarp();
   ptx::barrier_cluster_arrive_relaxed();  // each role waits where it first needs the others
+  // What comes before needs nothing of the kernel before this one, so it runs beside that one's end.
+  ptx::griddepcontrol_wait();
   ptx::griddepcontrol_launch_dependents();
 
   Consumers::template run<Format>(warpgroup, role, smem, at, &q_map);
@@ -97,14 +110,12 @@ Variant variant_of(pasa_kv_format format, int dim) {
           dim == kValueDim ? sizeof(Smem<kValueDim, Consumers::kHeads>) : sizeof(Smem<kMaxDim, Consumers::kHeads>)};
 }
 
-enum class Family { kMany, kTurns, kFew };
+enum class Family { kMany, kFew };
 
 Variant variant(Family family, int group_heads, pasa_kv_format format, int dim) {
   switch (family) {
     case Family::kMany:
       return variant_of<Many>(format, dim);
-    case Family::kTurns:
-      return variant_of<Turns>(format, dim);
     default:
       return group_heads == 32 ? variant_of<Few<32>>(format, dim) : variant_of<Few<16>>(format, dim);
   }
@@ -157,17 +168,19 @@ struct Detail {
 };
 
 cudaLaunchConfig_t launch_config(const Detail& detail, const Variant& variant, std::int64_t clusters,
-                                 cudaLaunchAttribute& attribute) {
+                                 cudaLaunchAttribute (&attributes)[2]) {
   const auto size = static_cast<unsigned>(detail.rank_splits);
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = size;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = size;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   return {.gridDim = dim3(static_cast<unsigned>(clusters) * size),
           .blockDim = dim3(static_cast<unsigned>(variant.threads)),
           .dynamicSmemBytes = variant.shared_bytes,
           .stream = nullptr,
-          .attrs = &attribute,
-          .numAttrs = 1};
+          .attrs = attributes,
+          .numAttrs = 2};
 }
 
 // Clusters of this shape that the device runs at once.
@@ -177,8 +190,8 @@ std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(its.shared_bytes)),
         "cudaFuncSetAttribute");
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
-  cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = launch_config(detail, its, 1, attribute);
+  cudaLaunchAttribute attributes[2] = {};
+  const cudaLaunchConfig_t config = launch_config(detail, its, 1, attributes);
   int count = 0;
   if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) {
     cudaGetLastError();
@@ -197,12 +210,11 @@ struct Cost {
   }
 };
 constexpr Cost kManyCost = {13500, 20, 4850, 950, 105, 250};  // measured on an H200
-// By their budgets, not measured: a tile as fast as its bytes or the converters.
-constexpr Cost kTurnsCost = {13500, 20, 2900, 950, 105, 250}, kFewCost = {11000, 20, 2700, 950, 105, 250};
+constexpr Cost kFewCost = {7500, 20, 2700, 2500, 20, 60};
 
 // The cluster shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, Family family) {
-  const Cost& costs = family == Family::kMany ? kManyCost : family == Family::kTurns ? kTurnsCost : kFewCost;
+  const Cost& costs = family == Family::kMany ? kManyCost : kFewCost;
   std::int64_t keys = 0;
   for (int s = 0; s < problem.source_count; ++s) keys += problem.average_keys(s);
   Detail best{};
@@ -282,9 +294,9 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
     const Params params{args,
                         {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
                          static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
-    cudaLaunchAttribute attribute{};
+    cudaLaunchAttribute attributes[2] = {};
     const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
-    cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attribute);
+    cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
     config.stream = static_cast<cudaStream_t>(stream);
     check(cudaLaunchKernelEx(&config, its.kernel, params, make_q_map(problem, detail.group_heads)), "decode_sm90");
   }
@@ -312,9 +324,8 @@ constexpr std::string_view kUntimed = "executed on an emulator so far, not timed
 
 }  // namespace
 
-extern const Backend kCudaSm90, kCudaSm90Turns, kCudaSm90Few;
+extern const Backend kCudaSm90, kCudaSm90Few;
 constinit const Backend kCudaSm90 = backend("cuda:sm90", cuda::plan<cuda::Family::kMany>, "");
-constinit const Backend kCudaSm90Turns = backend("cuda:sm90_turns", cuda::plan<cuda::Family::kTurns>, kUntimed);
 constinit const Backend kCudaSm90Few = backend("cuda:sm90_few", cuda::plan<cuda::Family::kFew>, kUntimed);
 
 }  // namespace pasa

@@ -27,8 +27,8 @@ struct ColumnSoftmax {
     for (int h = 0; h < kMine; ++h) ref[h] = top[h] = -kInfinity, sum[h] = 0;
   }
 
-  // A tile's P = 2^(S - ref) in place of S. valid: of the fragment's two tokens. Calls rescale(head number, factor) for what
-  // has been summed up to here.
+  // A tile's P = 2^(S - ref) in place of S. valid: of the fragment's two tokens. Calls rescale(factors) for what has been
+  // summed up to here.
   template <typename S, typename Rescale>
   __device__ void tile(float (&s)[kHeads / 2], float scale_log2, const bool (&valid)[2], S& smem, Rescale&& rescale) {
     float most[kMine];
@@ -43,25 +43,24 @@ struct ColumnSoftmax {
 #pragma unroll
     for (int h = 0; h < kMine; ++h) exceeds |= most[h] > ref[h] + kSlack;
     if (__any_sync(~0u, ptx::bar_red_or<2, kWarpgroup>(exceeds))) {
-      const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+      float all[kMine], by[kMine];
 #pragma unroll
-      for (int h = 0; h < kMine; ++h) {
-        float all = most[h];
+      for (int h = 0; h < kMine; ++h) all[h] = most[h];
+      over_lanes(all, [](float a, float b) { return fmaxf(a, b); });
+      if (threadIdx.x % 32 < 4) {
 #pragma unroll
-        for (int lanes = 4; lanes < 32; lanes *= 2) all = fmaxf(all, __shfl_xor_sync(~0u, all, lanes));
-        if (lane < 4) smem.exchange[warp][head_of(h)].m = all;
+        for (int h = 0; h < kMine; ++h) smem.exchange[threadIdx.x / 32][head_of(h)].m = all[h];
       }
       ptx::bar_sync<2, kWarpgroup>();
 #pragma unroll
       for (int h = 0; h < kMine; ++h) {
-        float all = -kInfinity;
-        for (int w = 0; w < 4; ++w) all = fmaxf(all, smem.exchange[w][head_of(h)].m);
-        if (!(all > ref[h] + kSlack)) continue;
-        const float by = ptx::ex2(ref[h] - all);
-        ref[h] = all;
-        sum[h] *= by;
-        rescale(h, by);
+        for (int w = 0; w < 4; ++w) all[h] = fmaxf(all[h], smem.exchange[w][head_of(h)].m);
+        const bool raised = all[h] > ref[h] + kSlack;
+        by[h] = raised ? ptx::ex2(ref[h] - all[h]) : 1;
+        ref[h] = raised ? all[h] : ref[h];
+        sum[h] *= by[h];
       }
+      rescale(by);
     }
 #pragma unroll
     for (int h = 0; h < kMine; ++h) {
@@ -75,56 +74,228 @@ struct ColumnSoftmax {
   }
 
   static __device__ int head_of(int h) { return h / 2 * 8 + threadIdx.x % 4 * 2 + h % 2; }
-};
 
-// Behind a row's last tile: a head's threads come together in one.
-template <typename S>
-__device__ void finish_columns(const Role& role, const Role::Item& item, S& smem,
-                               const ColumnSoftmax<S::kHeads>& softmax) {
-  using Softmax = ColumnSoftmax<S::kHeads>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int h = 0; h < Softmax::kMine; ++h) {
-    float top = softmax.top[h], sum = softmax.sum[h];
+  // Combines each head's values over the lanes of a warp that serve it, step by step for all heads: no step waits for a whole
+  // head's.
+  template <typename Combine>
+  static __device__ void over_lanes(float (&x)[kMine], Combine&& combine) {
 #pragma unroll
     for (int lanes = 4; lanes < 32; lanes *= 2) {
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
-      sum += __shfl_xor_sync(~0u, sum, lanes);
-    }
-    if (lane < 4) {
-      smem.exchange[warp][Softmax::head_of(h)] = {top, sum};
-      if (warp == 0) smem.rescale[Softmax::head_of(h)] = softmax.ref[h];
+#pragma unroll
+      for (int h = 0; h < kMine; ++h) x[h] = combine(x[h], __shfl_xor_sync(~0u, x[h], lanes));
     }
   }
-  ptx::bar_sync<2, kWarpgroup>();
-  const int row = threadIdx.x;
-  if (row < S::kHeads) {
-    float top = -kInfinity, sum = 0;
-    for (int w = 0; w < 4; ++w) {
-      top = fmaxf(top, smem.exchange[w][row].m);
-      sum += smem.exchange[w][row].l;
+};
+
+// ---- behind a row's last tile ----------------------------------------------------------------------------------------------
+
+// What a part's sums are relative to is its largest score only where somebody asks for that: see Softmax.
+__device__ inline bool tracks_top(const Args& args) { return args.partial || args.max_logits; }
+
+// Each warp's share of every head: its largest score and its sum, and what they are relative to. A barrier must follow.
+template <typename S>
+__device__ void leave_columns(const Args& args, S& smem, ColumnSoftmax<S::kHeads>& softmax, float sink) {
+  using Softmax = ColumnSoftmax<S::kHeads>;
+  softmax.over_lanes(softmax.sum, [](float a, float b) { return a + b; });
+  if (tracks_top(args)) softmax.over_lanes(softmax.top, [](float a, float b) { return fmaxf(a, b); });
+  if (threadIdx.x % 32 < 4) {
+#pragma unroll
+    for (int h = 0; h < Softmax::kMine; ++h) {
+      smem.exchange[threadIdx.x / 32][Softmax::head_of(h)] = {softmax.top[h], softmax.sum[h]};
+      if (threadIdx.x < 4) smem.ref[Softmax::head_of(h)] = softmax.ref[h];
     }
-    finish_head(role, item, smem, row, smem.rescale[row], top, sum);
   }
-  ptx::bar_sync<2, kWarpgroup>();
+  if (threadIdx.x < S::kHeads) smem.sink[threadIdx.x] = sink;
 }
 
-// The output of the block's heads from shared memory, as bf16 or as partial sums.
+// The four warps' together, and the factor that makes sums relative to `m`.
+struct Column {
+  float m, l, factor;
+};
 template <typename S>
-__device__ void write_staged(const Role& role, const Role::Item& item, std::uint32_t staged) {
+__device__ Column column(const Args& args, const S& smem, int head) {
+  Column all{smem.ref[head], 0, 1};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) all.l += smem.exchange[w][head].l;
+  if (tracks_top(args)) {
+    float top = smem.exchange[0][head].m;
+#pragma unroll
+    for (int w = 1; w < 4; ++w) top = fmaxf(top, smem.exchange[w][head].m);
+    all = {top, all.l, top == -kInfinity ? 1 : ptx::ex2(all.m - top)};
+    all.l *= all.factor;
+  }
+  return all;
+}
+
+// The output of an unsplit row: lse, and bf16 by way of shared memory, where heads and value dims change places.
+template <typename S>
+__device__ void write_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at,
+                              const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
+  using Softmax = ColumnSoftmax<S::kHeads>;
   const Args& args = role.params.args;
-  constexpr int kQuads = kValueDim / 4;
-  for (int quad = threadIdx.x; quad < item.heads * kQuads; quad += kWarpgroup) {
-    const int row = quad / kQuads, column = quad % kQuads, head = item.head + row;
-    const uint4 bits = ptx::ld_shared(staged + staged_offset<S::kHeads>(row, column));
-    const float4 x = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
-                      __uint_as_float(bits.w)};
-    if (args.partial) {
-      float* acc = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim;
-      *reinterpret_cast<float4*>(acc + 4 * column) = x;
-    } else {
-      std::uint16_t* out = args.out + at(args.out_stride, item.token, head) + 4 * column;
-      *reinterpret_cast<uint2*>(out) = {ptx::cvt_bf16x2(x.x, x.y), ptx::cvt_bf16x2(x.z, x.w)};
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float factor[Softmax::kMine];
+#pragma unroll
+  for (int h = 0; h < Softmax::kMine; ++h) {
+    const int row = Softmax::head_of(h);
+    const Column all = column(args, smem, row);
+    const Finish end = fast_finish(all.m, all.l, smem.sink[row]);
+    factor[h] = end.scale * all.factor;
+    if (threadIdx.x < 4 && row < item.heads) write_row(args, item.token, item.head + row, end.lse, all.m);
+  }
+#pragma unroll
+  for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
+    // 0: of whatever the sums hold
+    const auto pair = [&](int h, int r) {
+      const float* x = o[b] + h / 2 * 4 + 2 * r;
+      return ptx::cvt_bf16x2(factor[h] == 0 ? 0 : x[0] * factor[h], factor[h + 1] == 0 ? 0 : x[1] * factor[h + 1]);
+    };
+#pragma unroll
+    for (int j = 0; j < S::kHeads / 8; j += 2) {
+      ptx::stmatrix_x4_trans(
+          at.room() + b * sizeof(smem.q[0]) + chunk_offset(8 * (j + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2),
+          pair(2 * j, 0), pair(2 * j, 1), pair(2 * j + 2, 0), pair(2 * j + 2, 1));
+    }
+  }
+  ptx::bar_sync<2, kWarpgroup>();
+  // A thread's 8 dims of every second head.
+  const int chunk = threadIdx.x % 64, first = threadIdx.x / 64;
+  std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + first) + 8 * chunk;
+  const std::uint32_t from = at.room() + chunk / 8 * sizeof(smem.q[0]);
+  const std::int64_t stride = 2 * args.out_stride[1];
+#pragma unroll
+  for (int k = 0; k < S::kHeads; k += 16) {
+    uint4 bits[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) bits[i] = ptx::ld_shared(from + chunk_offset(k + 2 * i + first, chunk % 8));
+#pragma unroll
+    for (int i = 0; i < 8; ++i, out += stride) {
+      if (k + 2 * i + first < item.heads) *reinterpret_cast<uint4*>(out) = bits[i];
+    }
+  }
+}
+
+// The same of a part that the caller asked for, straight to memory: eight lanes fill a sector.
+template <typename S>
+__device__ void write_partial_columns(const Role& role, const Role::Item& item, const S& smem,
+                                      const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
+  using Softmax = ColumnSoftmax<S::kHeads>;
+  const Args& args = role.params.args;
+#pragma unroll
+  for (int h = 0; h < Softmax::kMine; ++h) {
+    const int row = Softmax::head_of(h);
+    if (row >= item.heads) continue;
+    const Column all = column(args, smem, row);
+    const std::int64_t to = partial_at(args, item.token, item.split, item.head + row);
+    if (threadIdx.x < 4) args.partials.m[to] = all.m, args.partials.l[to] = all.l;
+    float* acc = args.partials.acc + to * kValueDim + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) acc[kPanelColumns * b + 8 * r] = o[b][h / 2 * 4 + h % 2 + 2 * r] * all.factor;
+    }
+  }
+}
+
+// Sums that the blocks of a cluster push: floats [from rank][value dim][head], the heads in the order in which threads hold them:
+// 16jj + 8j + 2q + c at 16jj + 4q + 2j + c.
+template <int kHeads>
+struct PushedSums {
+  static constexpr int kRow = kHeads * sizeof(float), kBytes = kHeads * kValueDim * sizeof(float);
+  int log2_ranks;
+
+  __device__ int log2_dims() const { return std::countr_zero(unsigned{kValueDim}) - log2_ranks; }
+  __device__ int dims() const { return 1 << log2_dims(); }
+  __device__ int bytes() const { return kBytes >> log2_ranks; }  // from one rank
+  static __device__ int place(int head) { return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2; }
+};
+
+template <typename S>
+__device__ void push_columns(const Role& role, const S& smem, Address<S> at,
+                             float (&o)[kValueDim / kPanelColumns][S::kHeads / 2], std::uint32_t parity) {
+  using Softmax = ColumnSoftmax<S::kHeads>;
+  const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = threadIdx.x % S::kHeads;
+  const Column all = column(role.params.args, smem, row);
+  const float2 part = {all.m, all.l};
+  if (tracks_top(role.params.args)) {
+#pragma unroll
+    for (int h = 0; h < Softmax::kMine; ++h) {
+      const float factor = column(role.params.args, smem, Softmax::head_of(h)).factor;
+#pragma unroll
+      for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
+        o[b][h / 2 * 4 + h % 2] *= factor;
+        o[b][h / 2 * 4 + h % 2 + 2] *= factor;
+      }
+    }
+  }
+
+  ptx::mbarrier_wait(at.room_free(), parity);
+  for (std::uint32_t rank = threadIdx.x / S::kHeads; rank < role.rank_splits(); rank += kWarpgroup / S::kHeads) {
+    ptx::st_async(ptx::map_to_rank(at.part(role.rank(), row), rank), ptx::map_to_rank(at.sums_in(), rank), part);
+  }
+#pragma unroll
+  for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
+    const int dim = kPanelColumns * b + 16 * warp + lane / 4, rank = dim >> sums.log2_dims();  // 32 dims or more
+    const std::uint32_t barrier = ptx::map_to_rank(at.sums_in(), rank);
+    const std::uint32_t to = ptx::map_to_rank(
+        at.q() + sums.bytes() * role.rank() + (dim & (sums.dims() - 1)) * sums.kRow + lane % 4 * 16, rank);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+#pragma unroll
+      for (int j = 0; j < S::kHeads / 8; j += 2) {
+        const float* x = o[b] + 4 * j + 2 * r;
+        ptx::st_async(to + 8 * r * sums.kRow + j / 2 * 64, barrier, float4{x[0], x[1], x[4], x[5]});
+      }
+    }
+  }
+}
+
+// This rank's share of the output. A thread sums four heads of two value dims.
+template <typename S>
+__device__ void merge_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at, std::uint32_t parity) {
+  constexpr int kGroups = S::kHeads / 4;
+  const Args& args = role.params.args;
+  const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
+  auto* weights = reinterpret_cast<float(*)[S::kHeads]>(&smem.p);  // [rank][place of a head]
+  merge_weights<kWarpgroup / 32>(role, item, at, parity, smem.parts, smem.sink,
+                                 [&](int rank, int head, float factor) { weights[rank][sums.place(head)] = factor; });
+  ptx::bar_sync<2, kWarpgroup>();
+  const int ranks = static_cast<int>(role.rank_splits());
+  for (int unit = threadIdx.x; unit < sums.dims() / 2 * kGroups; unit += kWarpgroup) {
+    const int group = unit % kGroups, pair = unit / kGroups;
+    // Where two rows fit the banks at once, neighbours begin with different ones.
+    const int swap = S::kHeads == 16 ? pair % 2 : 0;
+    const std::uint32_t weight = ptx::smem_address(&weights[0][4 * group]);
+    const std::uint32_t from = at.q() + (2 * pair + swap) * sums.kRow + group * 16;
+    const int other = swap ? -sums.kRow : sums.kRow;
+    float4 sum[2] = {};
+    const auto add = [&](int rank) {
+      const uint4 weights_of = ptx::ld_shared(weight + rank * sizeof(weights[0]));
+      const float4 w = {__uint_as_float(weights_of.x), __uint_as_float(weights_of.y), __uint_as_float(weights_of.z),
+                        __uint_as_float(weights_of.w)};
+#pragma unroll
+      for (int d = 0; d < 2; ++d) {
+        const uint4 x = ptx::ld_shared(from + rank * sums.bytes() + d * other);
+        sum[d].x += w.x * (w.x == 0 ? 0 : __uint_as_float(x.x));
+        sum[d].y += w.y * (w.y == 0 ? 0 : __uint_as_float(x.y));
+        sum[d].z += w.z * (w.z == 0 ? 0 : __uint_as_float(x.z));
+        sum[d].w += w.w * (w.w == 0 ? 0 : __uint_as_float(x.w));
+      }
+    };
+    for (int rank = 0; rank < ranks; rank += 2) add(rank), add(rank + 1);
+    const auto bits = [&](float first, float second) {
+      const std::uint32_t x = ptx::cvt_bf16x2(first, second);
+      return swap ? x << 16 | x >> 16 : x;
+    };
+    const std::uint32_t both[4] = {bits(sum[0].x, sum[1].x), bits(sum[0].y, sum[1].y), bits(sum[0].z, sum[1].z),
+                                   bits(sum[0].w, sum[1].w)};
+    std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head) +
+                         static_cast<int>(role.rank()) * sums.dims() + 2 * pair;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int row = group / 4 * 16 + k / 2 * 8 + group % 4 * 2 + k % 2;
+      if (row < item.heads) *reinterpret_cast<std::uint32_t*>(out + row * args.out_stride[1]) = both[k];
     }
   }
 }
@@ -139,8 +310,8 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
   if (threadIdx.x == 0 && role.first() < role.count()) load_q(role, role.first(), q_map, at);
 
   float o[kBlocks][kHeads / 2];  // fragments of O^T: block b's rows are value dims 64b...
-  std::uint32_t use = 0, q_parity = 0;
-  for (std::uint32_t i = role.first(); i < role.count(); i += role.step()) {
+  std::uint32_t use = 0, parity = 0;
+  for (std::uint32_t i = role.first(); i < role.count(); i += role.step(), parity ^= 1) {
     Softmax softmax;
     softmax.start();
 #pragma unroll
@@ -148,22 +319,24 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
 #pragma unroll
       for (float& x : o[b]) x = 0;
     }
-    ptx::mbarrier_wait(at.q_full(), q_parity);
-    q_parity ^= 1;
-    std::uint32_t tile = 0;
-    for (bool last = false; !last; ++use) {
-      tile = use % 2;
-      const std::uint32_t parity = use / 2 % 2, keys = ptx::uniform(at.keys(tile));
+    ptx::mbarrier_wait(at.q_full(), parity);
+    const auto item = role.item(ptx::opaque(i));
+    const bool more = i + role.step() < role.count();
+    // Of one head each, from here on its way; for all behind the row's last tile.
+    const int row = threadIdx.x % kHeads;
+    const float sink = role.params.args.sink && row < item.heads ? role.params.args.sink[item.head + row] : -kInfinity;
+    for (bool first = true, last = false; !last; first = false, ++use) {
+      const std::uint32_t tile = use % 2, full_parity = use / 2 % 2, keys = ptx::uniform(at.keys(tile));
       float s[kHeads / 2];
       const auto score_step = [&](int step) {
         ptx::wgmma_m64k16<kHeads, 0>(s, along_rows(keys) + column_step(step),
                                      along_rows(at.q()) + column_step(step, sizeof(smem.q[0])), step > 0);
       };
-      wait_full(at.full(tile, 0), parity);
+      wait_full(at.full(tile, 0), full_parity);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kLeftSteps; ++step) score_step(step);
-      wait_full(at.full(tile, 1), parity);
+      wait_full(at.full(tile, 1), full_parity);
 #pragma unroll
       for (int step = kLeftSteps; step < kSteps; ++step) score_step(step);
       ptx::wgmma_commit_group();
@@ -174,15 +347,24 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       const std::uint32_t info[2] = {smem.info[tile][2 * warp], smem.info[tile][2 * warp + 1]};
       last = __any_sync(~0u, (info[0] & kLast) != 0);
       const bool valid[2] = {(info[0] >> lane / 4 & 1) != 0, (info[1] >> lane / 4 & 1) != 0};
-      softmax.tile(s, role.params.args.scale_log2, valid, smem, [&](int h, float by) {
+      softmax.tile(s, role.params.args.scale_log2, valid, smem, [&](const float(&by)[Softmax::kMine]) {
+        if (first) return;
 #pragma unroll
         for (int b = 0; b < kBlocks; ++b) {
-          o[b][h / 2 * 4 + h % 2] *= by;
-          o[b][h / 2 * 4 + h % 2 + 2] *= by;
+#pragma unroll
+          for (int k = 0; k < kHeads / 2; ++k) o[b][k] *= by[k / 4 * 2 + k % 2];
         }
       });
-      // The softmax's barrier lies behind every warp's scores, and behind its output of the tile before.
-      if (last && threadIdx.x == 0 && i + role.step() < role.count()) load_q(role, i + role.step(), q_map, at);
+      // The softmax's barrier lies behind every warp's scores, and behind its output of the tile before. So Q is free: for the
+      // next item's, or for what the cluster's blocks push.
+      if (last && role.merges()) {
+        if (warp == 0) {
+          announce_room(role, at,
+                        PushedSums<kHeads>::kBytes + static_cast<int>(role.rank_splits() * sizeof(smem.parts[0])));
+        }
+      } else if (last && threadIdx.x == 0 && more) {
+        load_q(role, i + role.step(), q_map, at);
+      }
 #pragma unroll
       for (int j = 0; j < kHeads / 8; j += 2) {
         const float* x = s + 4 * j;
@@ -206,41 +388,27 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
         if (b % (kBlocks / 2) == kBlocks / 2 - 1) ptx::wgmma_commit_group();
       }
       ptx::wgmma_wait_group<1>();
-      if (!last) release(at.free(tile, 0));
+      release(at.free(tile, 0));
       ptx::wgmma_wait_group<0>();
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) ptx::wgmma_touch(o[b]);
-      if (!last) release(at.free(tile, 1));
+      release(at.free(tile, 1));
     }
 
-    // The output leaves through the last tile's memory, or, for the merge, through that of the first, where every block's is.
-    const auto item = role.item(ptx::opaque(i));
-    finish_columns(role, item, smem, softmax);
-    const std::uint32_t staged = at.keys(role.merges() ? 0 : tile);
-#pragma unroll
-    for (int h = 0; h < Softmax::kMine; ++h) {
-      const int row = Softmax::head_of(h), dim = 16 * warp + lane / 4;
-      const float factor = smem.finish[row];
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int d = kPanelColumns * b + dim + 8 * r;
-          const float x = o[b][h / 2 * 4 + h % 2 + 2 * r];
-          ptx::st_shared(staged + staged_offset<kHeads>(row, d / 4) + d % 4 * 4,
-                         __float_as_uint(factor == 0 ? 0 : x * factor));  // 0: of whatever the sums hold
-        }
-      }
-    }
+    leave_columns(role.params.args, smem, softmax, sink);
+    ptx::bar_sync<2, kWarpgroup>();
     if (role.merges()) {
-      release(at.free(tile, 0));
-      release(at.free(tile, 1));
-      merge<kWarpgroup>(role, i, smem, at);
+      push_columns(role, smem, at, o, parity);
+      merge_columns(role, item, smem, at, parity);
+      if (more) {
+        ptx::bar_sync<2, kWarpgroup>();
+        ptx::fence_proxy_async_shared();
+        if (threadIdx.x == 0) load_q(role, i + role.step(), q_map, at);
+      }
+    } else if (role.params.args.partial) {
+      write_partial_columns(role, item, smem, o);
     } else {
-      ptx::bar_sync<2, kWarpgroup>();
-      write_staged<S>(role, item, staged);
-      release(at.free(tile, 0));
-      release(at.free(tile, 1));
+      write_columns(role, item, smem, at, o);
     }
   }
 }
@@ -257,11 +425,9 @@ struct Few {
     if (warpgroup == 0) {
       ptx::setmaxnreg_inc<kRegisters>();
       attend_few(role, smem, at, q_map);
-      role.leave();
     } else {
       ptx::setmaxnreg_dec<kConvertRegisters>();
-      convert<Format>(role, at);
-      role.leave();
+      convert<Format>(role, at, [] {});
     }
   }
 };

@@ -124,13 +124,19 @@ struct Share {
 // One tile's 8 tokens of a warp, as its lanes see it: four lanes a token.
 struct Unit {
   const std::uint8_t* record;  // nullptr: no such token, or an invalid index
-  uint2 tail;                  // scale bytes from a page's tail
+  uint2 tail;                  // scale bytes from a page's tail; a Stream's: see tail()
   const float* side;           // scales of a side tensor
   std::uint32_t valid;         // bit per token
+  bool last;                   // the item's last tile
+  bool empty;                  // no valid token: zeros without a load
 };
 
-// Yields a warp's units, kTokens (8 or 16) from row `row` of every tile on, item after item. `Work` tells the items: count(), first(),
-// step(), share(item).
+// Yields a warp's units, kTokens (8 or 16) from row `row` of every tile on, item after item. `Work` tells the items: count(),
+// first(), step(), an item's row(item), and slice(count), the positions of a row of `count` tokens that are this block's.
+//
+// What a row's start waits for are reads that need another's answer. So the first indices are asked for as if the lists were as
+// long as they can be, together with the lengths, and again if the lengths say otherwise; an item's lengths are asked for
+// when the one before begins; and scales are looked at (tail()) only when their tile is converted.
 template <typename Format, typename Work, int kTokens = 8>
 class Stream {
   static constexpr int kAhead = 32 / kTokens;  // tiles that one load of indices serves
@@ -138,8 +144,17 @@ class Stream {
  public:
   __device__ Stream(const Args& args, const Work& work, int row)
       : args_(args), work_(work), row_(row), item_(work.first()) {
-    if (item_ < work_.count()) open();
-    request();
+    if (item_ >= work_.count()) return;
+    const Bounds known = bounds(item_);
+    Bounds now = {0, args_.source[list()].entries};
+#pragma unroll 1
+    while (true) {
+      open(now);
+      ask();
+      if (__all_sync(~0u, now.begin == known.begin && now.end == known.end)) break;
+      now = known;
+    }
+    next_bounds_ = bounds(item_ + work_.step());
   }
 
   // The next unit; past the end one without tokens.
@@ -150,60 +165,88 @@ class Stream {
   }
   // The next tile's units.
   __device__ void next(Unit (&units)[kTokens / 8]) {
-    if (unit_ == count_) {
+    if (tile_ == count_) {
       resolve();
       request();
-      unit_ = 0;
+      tile_ = 0;
     }
 #pragma unroll
     for (int i = 0; i < kTokens / 8; ++i) units[i] = unit(i);
-    if (count_ != 0) ++unit_;
+    if (count_ != 0) ++tile_;
+  }
+
+  // Scale bytes from a page's tail, of units[part] of the tile that next() returned last.
+  __device__ uint2 tail(int part = 0) const {
+    const int from = (tile_ - (count_ != 0)) * kTokens + part * 8 + threadIdx.x % 32 / 4;
+    return {__shfl_sync(~0u, tail_.x, from), __shfl_sync(~0u, tail_.y, from)};
   }
 
  private:
   // Tokens [8 * part, 8 * part + 8) of the tile that is next.
   __device__ Unit unit(int part) const {
-    const int lane = threadIdx.x % 32, first = unit_ * kTokens + part * 8, from = first + lane / 4;
+    const int lane = threadIdx.x % 32, first = tile_ * kTokens + part * 8, from = first + lane / 4;
     Unit unit{};
     unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from));
-    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      unit.tail = {__shfl_sync(~0u, tail_.x, from), __shfl_sync(~0u, tail_.y, from)};
-    }
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
       unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from));
     }
     unit.valid = valid_ >> first & 0xff;
+    unit.last = last_ && tile_ + 1 == count_;
+    unit.empty = unit.valid == 0;
     return unit;
   }
 
-  __device__ void open() {
-    share_ = work_.share(item_);
-    left_ = share_.tiles();
-    position_ = share_.begin + row_;
+  // The list of which this lane holds what is to be known: of an item's two, one each in even and odd lanes.
+  static __device__ int list() { return threadIdx.x % 2; }
+
+  // Asks memory for it.
+  __device__ Bounds bounds(std::uint32_t item) const {
+    if (item >= work_.count()) return {0, 0};
+    return bounds_of(args_.source[list()], work_.row(item).token);
   }
 
-  // Loads the indices of the next tiles; lane l's is that of tile l / kTokens, token l % kTokens.
+  // Begins item_.
+  __device__ void open(Bounds bounds) {
+    const auto row = work_.row(item_);
+    list_ = part_of(row_of(args_.source[list()], row.token, bounds), row.split, args_.splits, args_.by_splits);
+    first_count_ = __shfl_sync(~0u, list_.count, 0);
+    const auto slice = work_.slice(first_count_ + __shfl_sync(~0u, list_.count, 1));
+    position_ = slice.begin + row_;
+    end_ = slice.end;
+    // At least one, so that an empty row is written too.
+    left_ = max(1, (slice.end - slice.begin + kPanelRows - 1) / kPanelRows);
+  }
+
   __device__ void request() {
     if (left_ == 0 && item_ < work_.count()) {
       item_ += work_.step();
-      if (item_ < work_.count()) open();
+      if (item_ < work_.count()) {
+        open(next_bounds_);
+        next_bounds_ = bounds(item_ + work_.step());
+      }
     }
+    ask();
+  }
+
+  // Loads the indices of the next tiles; lane l's is that of tile l / kTokens, token l % kTokens.
+  __device__ void ask() {
     asked_count_ = left_ < kAhead ? left_ : kAhead;
     const int lane = threadIdx.x % 32, mine = lane / kTokens;
     const std::int32_t at = position_ + mine * kPanelRows + lane % kTokens;
+    asked_source_ = at >= first_count_;
+    const auto indices = reinterpret_cast<const std::int32_t*>(
+        __shfl_sync(~0u, reinterpret_cast<std::uint64_t>(list_.indices), asked_source_));
     asked_ = -1;
-    asked_source_ = at >= share_.list[0].count;
-    if (mine < asked_count_ && at < share_.end) {
-      asked_ =
-          __ldg(asked_source_ ? share_.list[1].indices + (at - share_.list[0].count) : share_.list[0].indices + at);
-    }
+    if (mine < asked_count_ && at < end_) asked_ = __ldg(indices + (at - (asked_source_ ? first_count_ : 0)));
     left_ -= asked_count_;
+    asked_last_ = left_ == 0;
     position_ += kAhead * kPanelRows;
   }
 
   // Turns the indices asked for into addresses.
   __device__ void resolve() {
     count_ = asked_count_;
+    last_ = asked_last_;
     const SourceArgs& source = args_.source[asked_source_];
     const bool valid = is_valid(source, asked_);
     valid_ = __ballot_sync(~0u, valid);
@@ -219,12 +262,13 @@ class Stream {
   const Work& work_;
   const int row_;
   std::uint32_t item_;
-  Share share_{};
-  int left_ = 0;  // units of this item not yet asked for
-  std::int32_t position_ = 0;
+  Bounds next_bounds_{};  // of the item behind item_
+  Part list_{};
+  std::int32_t first_count_ = 0, position_ = 0, end_ = 0;
+  int left_ = 0;  // tiles of this item not yet asked for
   std::int32_t asked_ = -1;
-  int asked_source_ = 0, asked_count_ = 0;
-  int unit_ = 0, count_ = 0;
+  int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
+  bool asked_last_ = false, last_ = false;  // the tiles asked for, or at hand, end their item
   std::uint32_t valid_ = 0;
   std::uint64_t record_ = 0, side_ = 0;
   uint2 tail_{};
@@ -253,6 +297,7 @@ class Records {
   // Asks for pieces [kFrom, kTo) of a unit.
   template <int kFrom, int kTo>
   __device__ void load(const Unit& unit) {
+    if (unit.empty) return;
     each<kFrom, kTo>([&]<int kPiece>() {
       std::uint32_t offset = lane_bytes_;
       if constexpr (kPiece < Piece::kCodes) {
@@ -286,11 +331,24 @@ class Records {
     }
   }
   __device__ void use_scales() { scales_ = next_; }
+  __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
   // Converts pieces [kFrom, kTo) of the unit and stores them in the tile at address `keys`.
   template <int kFrom, int kTo>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
+    if (unit.empty) {  // nothing was asked for
+      each<kFrom, kTo>([&]<int kPiece>() {
+        const std::uint32_t to = keys + Piece::panel(kPiece) * kPanelBytes;
+        if constexpr (kPiece < Piece::kCodes) {
+          ptx::st_shared(to + codes_, uint4{});
+          ptx::st_shared(to + (codes_ ^ 16), uint4{});
+        } else {
+          ptx::st_shared(to + (words_ ^ (kPiece - Piece::kCodes) % 2 * 64), uint4{});
+        }
+      });
+      return;
+    }
     if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) {
       ptx::cp_async_wait_all();
       each<(kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside), kTo>(

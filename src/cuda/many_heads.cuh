@@ -174,7 +174,13 @@ struct Many {
       role.leave();
     } else {
       ptx::setmaxnreg_dec<kConvertRegisters>();
-      convert<Format>(role, at);
+      convert<Format>(role, at, [&] {
+        if (!role.merges()) return;
+        ptx::barrier_cluster_arrive_relaxed();  // the tiles hold outputs until every block has read them
+        ptx::barrier_cluster_wait();
+        ptx::barrier_cluster_arrive_relaxed();
+        ptx::barrier_cluster_wait();
+      });
       role.leave();
     }
   }

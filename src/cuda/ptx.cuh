@@ -34,6 +34,12 @@ __device__ inline void mbarrier_arrive_expect_tx(std::uint32_t barrier, int byte
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// At a barrier of any block of the cluster (map_to_rank). No release at cluster scope: that would wait for all of this thread's
+// stores to memory, and says no more where only reads, which are over, are to be known of.
+__device__ inline void mbarrier_arrive_cluster(std::uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits for the end of the phase of this parity.
 __device__ inline void mbarrier_wait(std::uint32_t barrier, std::uint32_t parity) {
   asm volatile(
@@ -150,15 +156,17 @@ __device__ inline float2 ld_shared_cluster2(std::uint32_t from) {
   return x;
 }
 
-// Stores x, or loads it from there.
-__device__ inline void st_or_ld_shared(std::uint32_t at, uint4& x, bool load) {
+// To the shared memory of a block of the cluster, behind this thread's back; a barrier of that block counts the bytes.
+__device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float4 x) {
   asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.s32 p, %5, 0;\n"
-      "@!p st.shared.v4.b32 [%4], {%0, %1, %2, %3};\n"
-      "@p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
-      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
-      : "r"(at), "r"(static_cast<int>(load))
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+      "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
       : "memory");
+}
+__device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float2 x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "f"(x.x), "f"(x.y), "r"(barrier)
+               : "memory");
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane l holds the address of row l % 8 of matrix l / 8.
@@ -212,6 +220,8 @@ __device__ inline void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// The end of the kernel before this one in its stream, and all it wrote.
+__device__ inline void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 // Kernels that this one's stream successor overlaps with: it may start, it waits for this one's end by itself.
 __device__ inline void griddepcontrol_launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -274,6 +284,15 @@ __device__ inline bool elect_sync() {
 
 // A value that is the same in the whole warp, and known to be.
 __device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(~0u, x, 0); }
+
+// c[16, 8] += A[16, 16] B[16, 8] of one warp; the fragments of A and c are those of wgmma's 16 rows of a warp.
+__device__ inline void mma_m16n8k16(float* c, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 // ---- wgmma: a warpgroup's matrix product; the accumulator is the usual m64 fragment: thread (warp w, lane l) holds in
 // d[4j + 2r + c] row 16w + l/4 + 8r, column 8j + 2(l%4) + c --------------------------------------------------------------
