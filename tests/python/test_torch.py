@@ -219,6 +219,26 @@ def test_current_stream_and_graph(rng, prepared):
     assert torch.equal(out, pasa.attend(**arguments))
 
 
+@cuda
+@pytest.mark.parametrize("heads", [5, 64, 128])
+def test_calls_in_a_row(rng, heads):
+    """Each reads what the one before it wrote, and writes what that one read: launches may overlap, the work must not."""
+    a = to_torch(
+        rig.make_case(rng, "fp8_ds_mla", heads=heads, tokens=40, slots=200, width=150, form="lengths").arguments, "cuda"
+    )
+    results = []
+    for wait in (True, False):
+        buffers = [a["q"].clone(), torch.empty_like(a["q"])]
+        for turn in range(30):
+            pasa.attend(**{**a, "q": buffers[turn % 2]}, out=buffers[1 - turn % 2])
+            if turn % 5 == 0:
+                buffers[1 - turn % 2].mul_(4)
+            if wait:
+                torch.cuda.synchronize()
+        results.append(buffers[0])
+    assert torch.equal(*results)
+
+
 def call(q, kv, indices, sink, lengths):
     out, lse = pasa.attend(q * 1, kv, indices, kv_format="bf16", kv_lengths=lengths, attn_sink=sink, return_lse=True)
     return out + 1, lse
