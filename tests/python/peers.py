@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the sparse-attention suites of other libraries, unmodified, against pasa's versions of their calls. Needs a GPU.
+"""Runs the sparse-attention suites of other libraries, unmodified, against pasa's versions of their calls, on a GPU.
 
     peers.py flash_mla CHECKOUT     tests/test_flash_mla_sparse_{decoding,prefill}.py
     peers.py aiter CHECKOUT         op_tests/triton_tests/attention/test_pa_{decode,prefill}_sparse.py
@@ -10,7 +10,8 @@ it names), a tolerance check, the profiler (FlashMLA looks for its kernels' name
 
 A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
 --seconds is when no more tests are begun (but for that suite); tests run in an order drawn at random, so that those done
-are a sample of all. --json adds the counts to a file; --commit and --revision say there what was tested with what.
+are a sample of all. --only takes a pytest expression, --host needs no GPU: what a test asks of cuda is done in host
+memory (both aiter only). --json adds the counts to a file; --commit and --revision say there what was tested with what.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import pathlib
 import random
 import re
 import runpy
+import shlex
 import sys
 import time
 import traceback
@@ -132,12 +134,33 @@ class _Share:
             self.counts[report.outcome] += 1
 
 
+class _OnHost(torch.overrides.TorchFunctionMode):
+    """Every tensor that is asked for on cuda is made in host memory."""
+
+    def __enter__(self):
+        torch.cuda.is_available = lambda: True
+        torch.cuda.synchronize = torch.cuda.empty_cache = lambda *_: None
+        torch.cuda.mem_get_info = lambda *_: (8 << 30, 8 << 30)
+        return super().__enter__()
+
+    def __torch_function__(self, function, types, arguments=(), keywords=None):
+        keywords = {name: self.moved(value) for name, value in (keywords or {}).items()}
+        return function(*map(self.moved, arguments), **keywords)
+
+    @staticmethod
+    def moved(value):
+        on_gpu = isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+        return torch.device("cpu") if on_gpu else value
+
+
 def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
     """The share of elements outside the tolerance."""
     return (~torch.isclose(a, b, rtol=rtol, atol=atol)).float().mean().item()
 
 
-def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float) -> tuple[dict, str]:
+def aiter(
+    checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float, only: str, on_host: bool
+) -> tuple[dict, str]:
     import pytest
 
     pasa.compat.install("aiter")
@@ -154,20 +177,26 @@ def aiter(checkout: pathlib.Path, test: str, architecture: str, share: int, jobs
         del sys.modules[module]  # it asked for the architecture when it was imported
     folder = checkout / "op_tests" / "triton_tests" / "attention"
     plugin, log = _Share(share, jobs, end), io.StringIO()
-    with contextlib.redirect_stdout(log):
-        status = pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder / test)], [plugin])
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", only, str(folder / test)]
+    with contextlib.redirect_stdout(log), _OnHost() if on_host else contextlib.nullcontext():
+        status = pytest.main(options, [plugin])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and not plugin.counts["failed"]:
         plugin.counts["failed"] += 1  # nothing could be collected
     return plugin.counts, log.getvalue() if plugin.counts["failed"] else ""
 
 
-def suites(library: str, checkout: pathlib.Path, jobs: int, end: float) -> list[tuple]:
+def suites(options: argparse.Namespace, end: float) -> list[tuple]:
     """(name, function, arguments) of each process's work."""
-    if library == "flash_mla":
+    checkout, jobs = options.checkout, options.jobs
+    if options.library == "flash_mla":
         decode = [("decode", flash_mla_decode, (checkout, share, jobs, end)) for share in range(jobs)]
         return [("prefill", flash_mla_prefill, (checkout,)), *decode]
     return [
-        (f"{test.split('_')[2]} as {architecture}", aiter, (checkout, test, architecture, share, jobs, end))
+        (
+            f"{test.split('_')[2]} as {architecture}",
+            aiter,
+            (checkout, test, architecture, share, jobs, end, options.only, options.host),
+        )
         for test, architecture in (
             ("test_pa_decode_sparse.py", "gfx950"),
             ("test_pa_prefill_sparse.py", "gfx950"),
@@ -177,23 +206,33 @@ def suites(library: str, checkout: pathlib.Path, jobs: int, end: float) -> list[
     ]
 
 
+def _host_name() -> str:
+    return re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())[1]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=("flash_mla", "aiter"))
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--host", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--commit", default="", help="of pasa")
     parser.add_argument("--revision", default="", help="of the checkout")
     options = parser.parse_args()
+    if options.library == "flash_mla" and (options.only or options.host):
+        parser.error("--only and --host are for aiter's tests")
 
     command = f"peers.py {options.library} CHECKOUT --jobs {options.jobs}"
     command += f" --seconds {options.seconds:g}" if options.seconds < float("inf") else ""
+    command += f" --only {shlex.quote(options.only)}" if options.only else ""
+    command += " --host" if options.host else ""
     begin, counts = time.time(), collections.defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs + 1, mp_context=context) as pool:
-        work = suites(options.library, options.checkout, options.jobs, begin + options.seconds)
+        work = suites(options, begin + options.seconds)
         running = {pool.submit(function, *arguments): name for name, function, arguments in work}
         for done in concurrent.futures.as_completed(running):
             try:
@@ -207,9 +246,9 @@ def main() -> int:
         print(f"{options.library} {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in of.items()))
     if options.json:
         results = json.loads(options.json.read_text()) if options.json.exists() else {}
-        results[options.library] = {
+        results[f"{options.library} on the CPU" if options.host else options.library] = {
             "revision": options.revision,
-            "device": torch.cuda.get_device_name(),
+            "device": _host_name() if options.host else torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "date": datetime.date.today().isoformat(),
             "commit": options.commit,
