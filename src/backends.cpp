@@ -7,7 +7,7 @@
 namespace pasa {
 
 #ifdef PASA_WITH_CUDA
-extern const Backend kCudaSm90Prefill, kCudaSm90, kCudaSm90Few, kCudaGeneral;
+extern const Backend kCudaSm90Prefill, kCudaSm90, kCudaSm90Many, kCudaSm90Few, kCudaGeneral;
 #endif
 #ifdef PASA_WITH_HIP
 extern const Backend kHipGfx950, kHipGeneral;
@@ -18,13 +18,13 @@ namespace {
 
 const Backend* const kTable[] = {
 #ifdef PASA_WITH_CUDA
-    &kCudaSm90Prefill, &kCudaSm90,      &kCudaSm90Few, &kCudaGeneral,
+    &kCudaSm90Prefill, &kCudaSm90,      &kCudaSm90Many, &kCudaSm90Few, &kCudaGeneral,
 #endif
 #ifdef PASA_WITH_HIP
     &kHipGfx950,       &kHipGeneral,
 #endif
 #if defined(__x86_64__)
-    &kCpuAmx,          &kCpuAvx512Bf16, &kCpuAvx512,   &kCpuAvx2,
+    &kCpuAmx,          &kCpuAvx512Bf16, &kCpuAvx512,    &kCpuAvx2,
 #endif
     &kCpuPortable,     &kReference,
 };

@@ -56,6 +56,7 @@ struct Smem {
   alignas(8) Partial part[kHeads];                       // of this block's share, for the merge
   alignas(16) Partial exchange[kRoom ? 4 : 1][kHeads];   // of the warps that share a head's tokens
   Partial parts[kRoom ? kMaxCluster : 1][kHeads];        // of the cluster's blocks, pushed
+  float tops[kRoom ? kMaxCluster : 1][kHeads];           // likewise, if somebody asks for them
   std::int32_t last;                                     // P is a row's last
   std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, room_free, sums_in;
 };
@@ -130,6 +131,9 @@ struct Address {
   __device__ std::uint32_t sums_in() const { return base + offsetof(S, sums_in); }
   __device__ std::uint32_t part(int rank, int head) const {
     return base + offsetof(S, parts) + (rank * S::kHeads + head) * sizeof(Partial);
+  }
+  __device__ std::uint32_t top(int rank, int head) const {
+    return base + offsetof(S, tops) + (rank * S::kHeads + head) * sizeof(float);
   }
 };
 
@@ -222,41 +226,55 @@ __device__ void announce_room(const Role& role, Address<S> at, int bytes) {
   if (lane < role.rank_splits()) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(at.room_free(), lane));
 }
 
-// Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor). Rank 0 also writes what
-// else a row leaves. A head's parts are some lanes' of one of kWarps warps.
+// Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor). A
+// head's parts are some lanes' of one of kWarps warps, of which the first returns what else the row leaves.
+struct RowEnd {
+  int row;  // -1: another lane has it
+  float lse, top;
+};
 template <int kWarps, typename S, typename Set>
-__device__ void merge_weights(const Role& role, const Role::Item& item, Address<S> at, std::uint32_t parity,
-                              const Partial (*parts)[S::kHeads], const float* sinks, Set&& set) {
-  constexpr int kEach = S::kHeads / kWarps, kLanes = 32 / kEach, kMost = kMaxCluster / kLanes;
-  const Args& args = role.params.args;
+__device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Address<S> at, std::uint32_t parity,
+                                const Partial (*parts)[S::kHeads], const float (*tops)[S::kHeads], const float* sinks,
+                                Set&& set) {
+  constexpr int kEach = S::kHeads / kWarps, kLanes = 32 / kEach, kMost = (kMaxCluster + kLanes - 1) / kLanes;
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % kWarps * kEach + lane % kEach, first = lane / kEach;
   const int ranks = static_cast<int>(role.rank_splits());
+  const float sink = sinks[row];
   ptx::mbarrier_wait(at.sums_in(), parity);
   Partial part[kMost];
-  float top = -kInfinity, sum = 0;
+  float ref = -kInfinity, sum = 0;
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     const int rank = first + k * kLanes;
     part[k] = rank < ranks ? parts[rank][row] : Partial{-kInfinity, 0};
-    top = fmaxf(top, part[k].m);
+    ref = fmaxf(ref, part[k].m);
   }
 #pragma unroll
-  for (int lanes = kEach; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+  for (int lanes = kEach; lanes < 32; lanes *= 2) ref = fmaxf(ref, __shfl_xor_sync(~0u, ref, lanes));
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     const bool some = part[k].l != 0;  // or NaN
-    part[k].m = some ? ptx::ex2(part[k].m - top) : 0;
+    part[k].m = some ? ptx::ex2(part[k].m - ref) : 0;
     sum += some ? part[k].m * part[k].l : 0;
   }
 #pragma unroll
   for (int lanes = kEach; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  const Finish end = fast_finish(top, sum, sinks[row]);
+  const Finish end = fast_finish(ref, sum, sink);
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     const int rank = first + k * kLanes;
     if (rank < ranks) set(rank, row, part[k].m * end.scale);
   }
-  if (role.rank() == 0 && first == 0 && row < item.heads) write_row(args, item.token, item.head + row, end.lse, top);
+  if (!role.params.args.max_logits)
+    return {role.rank() == 0 && first == 0 && row < item.heads ? row : -1, end.lse, ref};
+  float top = -kInfinity;
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    if (const int rank = first + k * kLanes; rank < ranks) top = fmaxf(top, tops[rank][row]);
+  }
+#pragma unroll
+  for (int lanes = kEach; lanes < 32; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+  return {role.rank() == 0 && first == 0 && row < item.heads ? row : -1, end.lse, top};
 }
 
 // ---- the merge of a split row by reading, and the output -----------------------------------------------------------------

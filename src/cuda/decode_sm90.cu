@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -44,6 +45,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
     decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   using S = Smem<Format::kDim, Consumers::kHeads>;
+  static_assert(sizeof(S) <= 227 * 1024);
   S& smem = *reinterpret_cast<S*>(shared);
   const Address<S> at(smem);
   const Role role{params};
@@ -67,9 +69,12 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
   }
   __syncwarp();
   ptx::barrier_cluster_arrive_relaxed();  // each role waits where it first needs the others
-  // What comes before needs nothing of the kernel before this one, so it runs beside that one's end.
-  ptx::griddepcontrol_wait();
-  ptx::griddepcontrol_launch_dependents();
+  // What comes before needs nothing of the kernel before this one, so it runs beside that one's end. The converters wait for
+  // it by themselves, a little later.
+  if (warpgroup < Consumers::kConsuming) {
+    ptx::griddepcontrol_wait();
+    ptx::griddepcontrol_launch_dependents();
+  }
 
   Consumers::template run<Format>(warpgroup, role, smem, at, &q_map);
 }
@@ -200,54 +205,61 @@ std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
   return count;
 }
 
-// Cycles of an item: its start and end, its tiles, and a merge of its blocks' sums.
+// Cycles of an item by the block's heads: its start and end, its tiles, and a merge of its blocks' sums.
 struct Cost {
-  double ends, per_head, tile, merge, merge_per_head, merge_per_split;
+  double ends, ends_per_head, tile, tile_per_head, merge, merge_per_head, merge_per_rank;
 
-  double of(int heads, double tiles, int rank_splits) const {
-    const double merging = rank_splits == 1 ? 0 : merge + merge_per_head * heads + merge_per_split * rank_splits;
-    return ends + per_head * heads + tile * tiles + merging;
+  double of(int heads, double tiles, int ranks) const {
+    const double merging = ranks == 1 ? 0 : merge + merge_per_head * heads + merge_per_rank * ranks;
+    return ends + ends_per_head * heads + (tile + tile_per_head * heads) * tiles + merging;
   }
 };
-constexpr Cost kManyCost = {13500, 20, 4850, 950, 105, 250};  // measured on an H200
-constexpr Cost kFewCost = {7500, 20, 2700, 2500, 20, 60};
 
-// The cluster shape that finishes first: rounds of items.
-Detail choose_shape(const Problem& problem, Family family) {
-  const Cost& costs = family == Family::kMany ? kManyCost : kFewCost;
+// Measured on an H200: T = 1 to 64, every cluster size.
+constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250},   // kMany
+                           {4900, 50, 2500, 53, 1500, 62, 40}};  // kFew
+
+// The shape that finishes first: rounds of items.
+Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
   std::int64_t keys = 0;
   for (int s = 0; s < problem.source_count; ++s) keys += problem.average_keys(s);
   Detail best{};
   double least = 0;
-  for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
-    if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
-    for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
-      if (rank_splits > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
-      Detail detail{family, group_heads, rank_splits, 0};
-      detail.clusters = active_clusters(problem, detail);
-      if (detail.clusters == 0) continue;
-      const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
-      const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
-      const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
-      const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
-      const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-      const double cost = static_cast<double>(rounds) * costs.of(group_heads, tiles, rank_splits);
-      if (best.clusters == 0 || cost < least) best = detail, least = cost;
+  const auto consider = [&](Family family, int group_heads, int rank_splits) {
+    Detail detail{family, group_heads, rank_splits, 0};
+    detail.clusters = active_clusters(problem, detail);
+    if (detail.clusters == 0) return;
+    const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
+    const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
+    const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
+    const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
+    const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
+    const double cost =
+        static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, rank_splits);
+    if (best.clusters == 0 || cost < least) best = detail, least = cost;
+  };
+  for (const Family family : families) {
+    for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
+      if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
+      for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
+        if (rank_splits > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
+        consider(family, group_heads, rank_splits);
+      }
     }
   }
   require(PASA_ERROR_INTERNAL, best.clusters > 0, "no launch shape of decode_sm90 fits the device");
   return best;
 }
 
-template <Family kFamily>
+template <Family... kFamilies>
 void plan(const Problem& problem, Plan& plan) {
   const DeviceScope scope(problem.device_index);
-  const Detail detail = choose_shape(problem, kFamily);
+  const Detail detail = choose_shape(problem, {kFamilies...});
   plan.splits = std::max(1, problem.splits);
   plan.workspace_bytes = partials_bytes(problem, plan.splits);
   plan.detail = std::make_shared<Detail>(detail);
-  plan.summary =
-      concat(detail.group_heads, " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);
+  plan.summary = concat(detail.family == Family::kFew ? "few: " : "many: ", detail.group_heads,
+                        " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);
 }
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -320,12 +332,13 @@ constexpr Backend backend(std::string_view name, void (*plan)(const Problem&, Pl
           .on_request = on_request};
 }
 
-constexpr std::string_view kUntimed = "executed on an emulator so far, not timed on a GPU";
+constexpr std::string_view kPart = "one of the kernels that cuda:sm90 chooses from";
 
 }  // namespace
 
-extern const Backend kCudaSm90, kCudaSm90Few;
-constinit const Backend kCudaSm90 = backend("cuda:sm90", cuda::plan<cuda::Family::kMany>, "");
-constinit const Backend kCudaSm90Few = backend("cuda:sm90_few", cuda::plan<cuda::Family::kFew>, kUntimed);
+extern const Backend kCudaSm90, kCudaSm90Many, kCudaSm90Few;
+constinit const Backend kCudaSm90 = backend("cuda:sm90", cuda::plan<cuda::Family::kMany, cuda::Family::kFew>, "");
+constinit const Backend kCudaSm90Many = backend("cuda:sm90_many", cuda::plan<cuda::Family::kMany>, kPart);
+constinit const Backend kCudaSm90Few = backend("cuda:sm90_few", cuda::plan<cuda::Family::kFew>, kPart);
 
 }  // namespace pasa

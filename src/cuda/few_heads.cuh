@@ -108,21 +108,15 @@ __device__ void leave_columns(const Args& args, S& smem, ColumnSoftmax<S::kHeads
   if (threadIdx.x < S::kHeads) smem.sink[threadIdx.x] = sink;
 }
 
-// The four warps' together, and the factor that makes sums relative to `m`.
-struct Column {
-  float m, l, factor;
-};
+// The four warps' together: relative to the head's reference, and its largest score if somebody asks for that.
 template <typename S>
-__device__ Column column(const Args& args, const S& smem, int head) {
-  Column all{smem.ref[head], 0, 1};
+__device__ Partial column(const Args& args, const S& smem, int head) {
+  Partial all{-kInfinity, 0};
 #pragma unroll
   for (int w = 0; w < 4; ++w) all.l += smem.exchange[w][head].l;
   if (tracks_top(args)) {
-    float top = smem.exchange[0][head].m;
 #pragma unroll
-    for (int w = 1; w < 4; ++w) top = fmaxf(top, smem.exchange[w][head].m);
-    all = {top, all.l, top == -kInfinity ? 1 : ptx::ex2(all.m - top)};
-    all.l *= all.factor;
+    for (int w = 0; w < 4; ++w) all.m = fmaxf(all.m, smem.exchange[w][head].m);
   }
   return all;
 }
@@ -133,22 +127,30 @@ __device__ void write_columns(const Role& role, const Role::Item& item, S& smem,
                               const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
   using Softmax = ColumnSoftmax<S::kHeads>;
   const Args& args = role.params.args;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = threadIdx.x % 64, second = threadIdx.x / 64;
+  if (const int row = threadIdx.x; row < S::kHeads) {
+    const Partial all = column(args, smem, row);
+    const Finish end = fast_finish(smem.ref[row], all.l, smem.sink[row]);
+    smem.finish[row] = end.scale;
+    if (row < item.heads) write_row(args, item.token, item.head + row, end.lse, all.m);
+  }
+  std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + second) + 8 * chunk;
+  const std::int64_t stride = 2 * args.out_stride[1];
+  ptx::bar_sync<2, kWarpgroup>();
   float factor[Softmax::kMine];
+  bool zero = false;  // of whatever the sums hold
 #pragma unroll
   for (int h = 0; h < Softmax::kMine; ++h) {
-    const int row = Softmax::head_of(h);
-    const Column all = column(args, smem, row);
-    const Finish end = fast_finish(all.m, all.l, smem.sink[row]);
-    factor[h] = end.scale * all.factor;
-    if (threadIdx.x < 4 && row < item.heads) write_row(args, item.token, item.head + row, end.lse, all.m);
+    factor[h] = smem.finish[Softmax::head_of(h)];
+    zero |= factor[h] == 0;
   }
+  zero = __any_sync(~0u, zero);
 #pragma unroll
   for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
-    // 0: of whatever the sums hold
     const auto pair = [&](int h, int r) {
-      const float* x = o[b] + h / 2 * 4 + 2 * r;
-      return ptx::cvt_bf16x2(factor[h] == 0 ? 0 : x[0] * factor[h], factor[h + 1] == 0 ? 0 : x[1] * factor[h + 1]);
+      float x = o[b][h / 2 * 4 + 2 * r] * factor[h], y = o[b][h / 2 * 4 + 2 * r + 1] * factor[h + 1];
+      if (zero) x = factor[h] == 0 ? 0 : x, y = factor[h + 1] == 0 ? 0 : y;
+      return ptx::cvt_bf16x2(x, y);
     };
 #pragma unroll
     for (int j = 0; j < S::kHeads / 8; j += 2) {
@@ -159,18 +161,15 @@ __device__ void write_columns(const Role& role, const Role::Item& item, S& smem,
   }
   ptx::bar_sync<2, kWarpgroup>();
   // A thread's 8 dims of every second head.
-  const int chunk = threadIdx.x % 64, first = threadIdx.x / 64;
-  std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + first) + 8 * chunk;
   const std::uint32_t from = at.room() + chunk / 8 * sizeof(smem.q[0]);
-  const std::int64_t stride = 2 * args.out_stride[1];
 #pragma unroll
   for (int k = 0; k < S::kHeads; k += 16) {
     uint4 bits[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bits[i] = ptx::ld_shared(from + chunk_offset(k + 2 * i + first, chunk % 8));
+    for (int i = 0; i < 8; ++i) bits[i] = ptx::ld_shared(from + chunk_offset(k + 2 * i + second, chunk % 8));
 #pragma unroll
     for (int i = 0; i < 8; ++i, out += stride) {
-      if (k + 2 * i + first < item.heads) *reinterpret_cast<uint4*>(out) = bits[i];
+      if (k + 2 * i + second < item.heads) *reinterpret_cast<uint4*>(out) = bits[i];
     }
   }
 }
@@ -185,14 +184,15 @@ __device__ void write_partial_columns(const Role& role, const Role::Item& item, 
   for (int h = 0; h < Softmax::kMine; ++h) {
     const int row = Softmax::head_of(h);
     if (row >= item.heads) continue;
-    const Column all = column(args, smem, row);
+    const Partial all = column(args, smem, row);
+    const float factor = all.m == -kInfinity ? 1 : ptx::ex2(smem.ref[row] - all.m);
     const std::int64_t to = partial_at(args, item.token, item.split, item.head + row);
-    if (threadIdx.x < 4) args.partials.m[to] = all.m, args.partials.l[to] = all.l;
+    if (threadIdx.x < 4) args.partials.m[to] = all.m, args.partials.l[to] = all.l * factor;
     float* acc = args.partials.acc + to * kValueDim + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) acc[kPanelColumns * b + 8 * r] = o[b][h / 2 * 4 + h % 2 + 2 * r] * all.factor;
+      for (int r = 0; r < 2; ++r) acc[kPanelColumns * b + 8 * r] = o[b][h / 2 * 4 + h % 2 + 2 * r] * factor;
     }
   }
 }
@@ -210,32 +210,14 @@ struct PushedSums {
   static __device__ int place(int head) { return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2; }
 };
 
-template <typename S>
-__device__ void push_columns(const Role& role, const S& smem, Address<S> at,
-                             float (&o)[kValueDim / kPanelColumns][S::kHeads / 2], std::uint32_t parity) {
-  using Softmax = ColumnSoftmax<S::kHeads>;
+// Blocks [kFrom, kTo) of 64 value dims.
+template <int kFrom, int kTo, typename S>
+__device__ void push_columns(const Role& role, const S&, Address<S> at,
+                             const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
   const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = threadIdx.x % S::kHeads;
-  const Column all = column(role.params.args, smem, row);
-  const float2 part = {all.m, all.l};
-  if (tracks_top(role.params.args)) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
-    for (int h = 0; h < Softmax::kMine; ++h) {
-      const float factor = column(role.params.args, smem, Softmax::head_of(h)).factor;
-#pragma unroll
-      for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
-        o[b][h / 2 * 4 + h % 2] *= factor;
-        o[b][h / 2 * 4 + h % 2 + 2] *= factor;
-      }
-    }
-  }
-
-  ptx::mbarrier_wait(at.room_free(), parity);
-  for (std::uint32_t rank = threadIdx.x / S::kHeads; rank < role.rank_splits(); rank += kWarpgroup / S::kHeads) {
-    ptx::st_async(ptx::map_to_rank(at.part(role.rank(), row), rank), ptx::map_to_rank(at.sums_in(), rank), part);
-  }
-#pragma unroll
-  for (int b = 0; b < kValueDim / kPanelColumns; ++b) {
+  for (int b = kFrom; b < kTo; ++b) {
     const int dim = kPanelColumns * b + 16 * warp + lane / 4, rank = dim >> sums.log2_dims();  // 32 dims or more
     const std::uint32_t barrier = ptx::map_to_rank(at.sums_in(), rank);
     const std::uint32_t to = ptx::map_to_rank(
@@ -251,29 +233,49 @@ __device__ void push_columns(const Role& role, const S& smem, Address<S> at,
   }
 }
 
-// This rank's share of the output. A thread sums four heads of two value dims.
+// And what they are relative to, each head's sum and, if somebody asks for it, largest score.
+template <typename S>
+__device__ void push_parts(const Role& role, const S& smem, Address<S> at) {
+  const Args& args = role.params.args;
+  const int row = threadIdx.x % S::kHeads;
+  const Partial all = column(args, smem, row);
+  for (std::uint32_t rank = threadIdx.x / S::kHeads; rank < role.rank_splits(); rank += kWarpgroup / S::kHeads) {
+    const std::uint32_t barrier = ptx::map_to_rank(at.sums_in(), rank);
+    ptx::st_async(ptx::map_to_rank(at.part(role.rank(), row), rank), barrier, float2{smem.ref[row], all.l});
+    if (args.max_logits) ptx::st_async(ptx::map_to_rank(at.top(role.rank(), row), rank), barrier, all.m);
+  }
+}
+
+// This rank's share of the output. A thread sums four heads of two neighbouring value dims.
 template <typename S>
 __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at, std::uint32_t parity) {
-  constexpr int kGroups = S::kHeads / 4;
+  constexpr int kGroups = S::kHeads / 4, kPairs = kWarpgroup / kGroups;  // pairs of value dims at a time
   const Args& args = role.params.args;
   const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
+  const int ranks = static_cast<int>(role.rank_splits()), group = threadIdx.x % kGroups, pair = threadIdx.x / kGroups;
+  const int first = group / 4 * 16 + group % 4 * 2;  // of heads first, + 1, + 8, + 9
+  std::uint16_t* out[4];
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    out[k] = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + first + k / 2 * 8 + k % 2) +
+             static_cast<int>(role.rank()) * sums.dims() + 2 * pair;
+  }
+  // Where two rows fit the banks at once, neighbours begin with different ones.
+  const int swap = S::kHeads == 16 ? pair % 2 : 0, other = swap ? -sums.kRow : sums.kRow;
   auto* weights = reinterpret_cast<float(*)[S::kHeads]>(&smem.p);  // [rank][place of a head]
-  merge_weights<kWarpgroup / 32>(role, item, at, parity, smem.parts, smem.sink,
-                                 [&](int rank, int head, float factor) { weights[rank][sums.place(head)] = factor; });
+  const RowEnd end = merge_weights<kWarpgroup / 32>(
+      role, item, at, parity, smem.parts, smem.tops, smem.sink,
+      [&](int rank, int head, float factor) { weights[rank][sums.place(head)] = factor; });
   ptx::bar_sync<2, kWarpgroup>();
-  const int ranks = static_cast<int>(role.rank_splits());
-  for (int unit = threadIdx.x; unit < sums.dims() / 2 * kGroups; unit += kWarpgroup) {
-    const int group = unit % kGroups, pair = unit / kGroups;
-    // Where two rows fit the banks at once, neighbours begin with different ones.
-    const int swap = S::kHeads == 16 ? pair % 2 : 0;
-    const std::uint32_t weight = ptx::smem_address(&weights[0][4 * group]);
-    const std::uint32_t from = at.q() + (2 * pair + swap) * sums.kRow + group * 16;
-    const int other = swap ? -sums.kRow : sums.kRow;
+  const std::uint32_t weight = ptx::smem_address(&weights[0][4 * group]);
+#pragma unroll 1
+  for (int p = pair; p < sums.dims() / 2; p += kPairs) {
+    const std::uint32_t from = at.q() + (2 * p + swap) * sums.kRow + group * 16;
     float4 sum[2] = {};
     const auto add = [&](int rank) {
-      const uint4 weights_of = ptx::ld_shared(weight + rank * sizeof(weights[0]));
-      const float4 w = {__uint_as_float(weights_of.x), __uint_as_float(weights_of.y), __uint_as_float(weights_of.z),
-                        __uint_as_float(weights_of.w)};
+      const uint4 bits = ptx::ld_shared(weight + rank * sizeof(weights[0]));
+      const float4 w = {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                        __uint_as_float(bits.w)};
 #pragma unroll
       for (int d = 0; d < 2; ++d) {
         const uint4 x = ptx::ld_shared(from + rank * sums.bytes() + d * other);
@@ -283,21 +285,19 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
         sum[d].w += w.w * (w.w == 0 ? 0 : __uint_as_float(x.w));
       }
     };
+#pragma unroll 1
     for (int rank = 0; rank < ranks; rank += 2) add(rank), add(rank + 1);
-    const auto bits = [&](float first, float second) {
-      const std::uint32_t x = ptx::cvt_bf16x2(first, second);
-      return swap ? x << 16 | x >> 16 : x;
+    const auto store = [&](int k, float one, float two) {
+      const std::uint32_t x = ptx::cvt_bf16x2(one, two);
+      if (first + k / 2 * 8 + k % 2 < item.heads) {
+        *reinterpret_cast<std::uint32_t*>(out[k]) = swap ? x << 16 | x >> 16 : x;
+      }
+      out[k] += 2 * kPairs;
     };
-    const std::uint32_t both[4] = {bits(sum[0].x, sum[1].x), bits(sum[0].y, sum[1].y), bits(sum[0].z, sum[1].z),
-                                   bits(sum[0].w, sum[1].w)};
-    std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head) +
-                         static_cast<int>(role.rank()) * sums.dims() + 2 * pair;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int row = group / 4 * 16 + k / 2 * 8 + group % 4 * 2 + k % 2;
-      if (row < item.heads) *reinterpret_cast<std::uint32_t*>(out + row * args.out_stride[1]) = both[k];
-    }
+    store(0, sum[0].x, sum[1].x), store(1, sum[0].y, sum[1].y);
+    store(2, sum[0].z, sum[1].z), store(3, sum[0].w, sum[1].w);
   }
+  if (end.row >= 0) write_row(args, item.token, item.head + end.row, end.lse, end.top);
 }
 
 template <typename S>
@@ -359,8 +359,8 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       // next item's, or for what the cluster's blocks push.
       if (last && role.merges()) {
         if (warp == 0) {
-          announce_room(role, at,
-                        PushedSums<kHeads>::kBytes + static_cast<int>(role.rank_splits() * sizeof(smem.parts[0])));
+          const std::size_t each = sizeof(smem.parts[0]) + (role.params.args.max_logits ? sizeof(smem.tops[0]) : 0);
+          announce_room(role, at, PushedSums<kHeads>::kBytes + static_cast<int>(role.rank_splits() * each));
         }
       } else if (last && threadIdx.x == 0 && more) {
         load_q(role, i + role.step(), q_map, at);
@@ -395,10 +395,14 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       release(at.free(tile, 1));
     }
 
+    if (role.merges()) {  // the sums first: they are long on their way
+      ptx::mbarrier_wait(at.room_free(), parity);
+      push_columns<0, kBlocks>(role, smem, at, o);
+    }
     leave_columns(role.params.args, smem, softmax, sink);
     ptx::bar_sync<2, kWarpgroup>();
     if (role.merges()) {
-      push_columns(role, smem, at, o, parity);
+      push_parts(role, smem, at);
       merge_columns(role, item, smem, at, parity);
       if (more) {
         ptx::bar_sync<2, kWarpgroup>();
@@ -416,7 +420,7 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
 // Up to 16 or 32 heads. Registers: 3 x 168 at entry.
 template <int kHeads_>
 struct Few {
-  static constexpr int kHeads = kHeads_, kThreads = 3 * kWarpgroup;
+  static constexpr int kHeads = kHeads_, kThreads = 3 * kWarpgroup, kConsuming = 1;
   static constexpr int kRegisters = kHeads == 16 ? 176 : 216, kConvertRegisters = kHeads == 16 ? 160 : 144;
   static_assert(kRegisters + 2 * kConvertRegisters <= 504);
 

@@ -136,7 +136,8 @@ struct Unit {
 //
 // What a row's start waits for are reads that need another's answer. So the first indices are asked for as if the lists were as
 // long as they can be, together with the lengths, and again if the lengths say otherwise; an item's lengths are asked for
-// when the one before begins; and scales are looked at (tail()) only when their tile is converted.
+// when the one before begins; and scales are looked at (tail()) only when their tile is converted. What needs no answer at all
+// is done before the kernel before this one in the stream has ended.
 template <typename Format, typename Work, int kTokens = 8>
 class Stream {
   static constexpr int kAhead = 32 / kTokens;  // tiles that one load of indices serves
@@ -145,14 +146,17 @@ class Stream {
   __device__ Stream(const Args& args, const Work& work, int row)
       : args_(args), work_(work), row_(row), item_(work.first()) {
     if (item_ >= work_.count()) return;
-    const Bounds known = bounds(item_);
     Bounds now = {0, args_.source[list()].entries};
+    open(now);
+    if (const std::int32_t* index = place()) ptx::prefetch_l2(index);
+    ptx::griddepcontrol_wait();
+    const Bounds known = bounds(item_);
 #pragma unroll 1
     while (true) {
-      open(now);
       ask();
       if (__all_sync(~0u, now.begin == known.begin && now.end == known.end)) break;
       now = known;
+      open(now);
     }
     next_bounds_ = bounds(item_ + work_.step());
   }
@@ -228,16 +232,21 @@ class Stream {
     ask();
   }
 
-  // Loads the indices of the next tiles; lane l's is that of tile l / kTokens, token l % kTokens.
-  __device__ void ask() {
-    asked_count_ = left_ < kAhead ? left_ : kAhead;
+  // Where the index of this lane's token in the next tiles stands: tile l / kTokens, token l % kTokens.
+  __device__ const std::int32_t* place() {
     const int lane = threadIdx.x % 32, mine = lane / kTokens;
     const std::int32_t at = position_ + mine * kPanelRows + lane % kTokens;
     asked_source_ = at >= first_count_;
     const auto indices = reinterpret_cast<const std::int32_t*>(
         __shfl_sync(~0u, reinterpret_cast<std::uint64_t>(list_.indices), asked_source_));
+    return mine < left_ && at < end_ ? indices + (at - (asked_source_ ? first_count_ : 0)) : nullptr;
+  }
+
+  __device__ void ask() {
+    const std::int32_t* index = place();
     asked_ = -1;
-    if (mine < asked_count_ && at < end_) asked_ = __ldg(indices + (at - (asked_source_ ? first_count_ : 0)));
+    if (index) asked_ = __ldg(index);
+    asked_count_ = left_ < kAhead ? left_ : kAhead;
     left_ -= asked_count_;
     asked_last_ = left_ == 0;
     position_ += kAhead * kPanelRows;

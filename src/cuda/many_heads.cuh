@@ -158,7 +158,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
 
 // Registers of the roles; 4 x 128 at entry.
 struct Many {
-  static constexpr int kHeads = kManyHeads, kThreads = 4 * kWarpgroup;
+  static constexpr int kHeads = kManyHeads, kThreads = 4 * kWarpgroup, kConsuming = 2;
   static constexpr int kScoresRegisters = 192, kValuesRegisters = 160, kConvertRegisters = 80;
   static_assert(kScoresRegisters + kValuesRegisters + 2 * kConvertRegisters <= 512);
 

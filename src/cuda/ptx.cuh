@@ -163,11 +163,19 @@ __device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float4 
       "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w), "r"(barrier)
       : "memory");
 }
+__device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float x) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(x),
+               "r"(barrier)
+               : "memory");
+}
 __device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float2 x) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
                "f"(x.x), "f"(x.y), "r"(barrier)
                : "memory");
 }
+
+// Soon to be read; legal before this kernel may read it.
+__device__ inline void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // Four 8 x 8 matrices of 16-bit elements; lane l holds the address of row l % 8 of matrix l / 8.
 __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint32_t b, std::uint32_t c,
