@@ -134,12 +134,11 @@ def host():
 
 def peers():
     """The other libraries' suites: how many of their tests passed."""
-    body, captions = [], []
-    for library, result in load("peers").items():
-        for suite, counts in result["suites"].items():
-            body.append([library, suite, *(counts[outcome] for outcome in ("passed", "failed", "skipped", "not_run"))])
-        captions.append(caption(result)[:-1] + f", revision {result['revision'][:10]} of {library}*")
-    return "\n\n".join([markdown(["library", "suite", "passed", "failed", "skipped", "not run"], body), *captions])
+    outcomes, results = ("passed", "failed", "skipped", "not_run"), load("peers")
+    body = [[name, *(r[outcome] for outcome in outcomes), r["device"], r["commit"]] for name, r in results.items()]
+    table = markdown(["suite", "passed", "failed", "skipped", "not run", "on", "commit"], body)
+    commands = {f"`{r['command']}` on {r['date']}, revision {r['revision'][:10]}": None for r in results.values()}
+    return table + "\n\n*" + "; ".join(commands) + "*"
 
 
 TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune, "host": host, "peers": peers}

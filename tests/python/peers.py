@@ -10,8 +10,9 @@ it names), a tolerance check, the profiler (FlashMLA looks for its kernels' name
 
 A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
 --seconds is when no more tests are begun (but for that suite); tests run in an order drawn at random, so that those done
-are a sample of all. --only takes a pytest expression, --host needs no GPU: what a test asks of cuda is done in host
-memory (both aiter only). --json adds the counts to a file; --commit and --revision say there what was tested with what.
+are a sample of all. --suite is part of a suite's name and leaves out the others. --only takes a pytest expression, --host
+needs no GPU: what a test asks of cuda is done in host memory (both aiter only). --json adds the counts to a file; --commit
+and --revision say there what was tested with what.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import traceback
 import types
 
 import pasa.compat
+import pytest
 import torch
 
 OUTCOMES = ("passed", "failed", "skipped", "not_run")
@@ -119,9 +121,13 @@ class _Share:
     def __init__(self, share: int, jobs: int, end: float):
         self.share, self.jobs, self.end, self.counts = share, jobs, end, collections.Counter()
 
+    @pytest.hookimpl(tryfirst=True)  # before --only
     def pytest_collection_modifyitems(self, items):
         random.Random(0).shuffle(items)
         items[:] = items[self.share :: self.jobs]
+
+    def pytest_deselected(self, items):
+        self.counts["not_run"] += len(items)
 
     def pytest_runtest_protocol(self, item):
         if time.time() <= self.end:
@@ -161,8 +167,6 @@ def _check_all_close(a, b, rtol=1e-2, atol=1e-2, **_) -> float:
 def aiter(
     checkout: pathlib.Path, test: str, architecture: str, share: int, jobs: int, end: float, only: str, on_host: bool
 ) -> tuple[dict, str]:
-    import pytest
-
     pasa.compat.install("aiter")
     from pasa.compat import _ensure_package
 
@@ -190,20 +194,22 @@ def suites(options: argparse.Namespace, end: float) -> list[tuple]:
     checkout, jobs = options.checkout, options.jobs
     if options.library == "flash_mla":
         decode = [("decode", flash_mla_decode, (checkout, share, jobs, end)) for share in range(jobs)]
-        return [("prefill", flash_mla_prefill, (checkout,)), *decode]
-    return [
-        (
-            f"{test.split('_')[2]} as {architecture}",
-            aiter,
-            (checkout, test, architecture, share, jobs, end, options.only, options.host),
-        )
-        for test, architecture in (
-            ("test_pa_decode_sparse.py", "gfx950"),
-            ("test_pa_prefill_sparse.py", "gfx950"),
-            ("test_pa_prefill_sparse.py", "gfx1250"),
-        )
-        for share in range(jobs)
-    ]
+        work = [("prefill", flash_mla_prefill, (checkout,)), *decode]
+    else:
+        work = [
+            (
+                f"{test.split('_')[2]} as {architecture}",
+                aiter,
+                (checkout, test, architecture, share, jobs, end, options.only, options.host),
+            )
+            for test, architecture in (
+                ("test_pa_decode_sparse.py", "gfx950"),
+                ("test_pa_prefill_sparse.py", "gfx950"),
+                ("test_pa_prefill_sparse.py", "gfx1250"),
+            )
+            for share in range(jobs)
+        ]
+    return [part for part in work if options.suite in part[0]]
 
 
 def _host_name() -> str:
@@ -216,6 +222,7 @@ def main() -> int:
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--suite", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--host", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
@@ -227,6 +234,7 @@ def main() -> int:
 
     command = f"peers.py {options.library} CHECKOUT --jobs {options.jobs}"
     command += f" --seconds {options.seconds:g}" if options.seconds < float("inf") else ""
+    command += f" --suite {shlex.quote(options.suite)}" if options.suite else ""
     command += f" --only {shlex.quote(options.only)}" if options.only else ""
     command += " --host" if options.host else ""
     begin, counts = time.time(), collections.defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
@@ -246,17 +254,18 @@ def main() -> int:
         print(f"{options.library} {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in of.items()))
     if options.json:
         results = json.loads(options.json.read_text()) if options.json.exists() else {}
-        results[f"{options.library} on the CPU" if options.host else options.library] = {
-            "revision": options.revision,
-            "device": _host_name() if options.host else torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "date": datetime.date.today().isoformat(),
-            "commit": options.commit,
-            "command": command,
-            "seconds": round(time.time() - begin),
-            "suites": dict(sorted(counts.items())),
-        }
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
+        for name, of in counts.items():
+            results[f"{options.library} {name}{' on the CPU' if options.host else ''}"] = {
+                **of,
+                "revision": options.revision,
+                "device": _host_name() if options.host else torch.cuda.get_device_name(),
+                "torch": torch.__version__,
+                "date": datetime.date.today().isoformat(),
+                "commit": options.commit,
+                "command": command,
+                "seconds": round(time.time() - begin),
+            }
+        options.json.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
     return any(of["failed"] for of in counts.values())
 
 
