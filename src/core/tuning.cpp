@@ -1,133 +1,33 @@
 #include "core/tuning.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "core/error.h"
 
 namespace pasa {
 namespace {
 
-// Reads the JSON that it is asked for; anything else is an Error that names the byte.
-class Reader {
- public:
-  explicit Reader(std::string_view text) : text_(text) {}
-
-  template <typename Member>  // member(key) reads the value
-  void object(Member&& member) {
-    items('{', '}', [&] {
-      const std::string key = string();
-      expect(':');
-      member(key);
-    });
-  }
-  template <typename Element>  // element() reads it
-  void array(Element&& element) {
-    items('[', ']', element);
-  }
-
-  std::string string() {
-    expect('"');
-    std::string value;
-    while (at_ < text_.size() && text_[at_] != '"') {
-      if (text_[at_] == '\\') {
-        ++at_;
-        if (peek() != '"' && peek() != '\\' && peek() != '/') fail("a plain character");
-      }
-      value += text_[at_++];
-    }
-    expect('"');
-    return value;
-  }
-
-  std::int64_t integer(std::int64_t least, std::int64_t most) {
-    skip_space();
-    std::int64_t value = 0;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), value);
-    if (error != std::errc() || value < least || value > most) fail(concat("a number from ", least, " to ", most));
-    at_ += static_cast<std::size_t>(end - begin);
-    return value;
-  }
-
-  // Any value: what a later version may add.
-  void skip(int depth = 0) {
-    skip_space();
-    if (depth > 16) fail("less nesting");
-    if (peek() == '{') {
-      object([&](const std::string&) { skip(depth + 1); });
-    } else if (peek() == '[') {
-      array([&] { skip(depth + 1); });
-    } else if (peek() == '"') {
-      string();
-    } else {  // a number or a name
-      const std::size_t begin = at_;
-      while (at_ < text_.size() && std::string_view(",]} \t\r\n").find(text_[at_]) == std::string_view::npos) ++at_;
-      if (at_ == begin) fail("a value");
-    }
-  }
-
-  void end() {
-    skip_space();
-    if (at_ != text_.size()) fail("nothing more");
-  }
-
- private:
-  template <typename Item>
-  void items(char open, char close, Item&& item) {
-    expect(open);
-    if (next_is(close)) return expect(close);
-    for (item(); !next_is(close); item()) expect(',');
-    expect(close);
-  }
-  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
-  }
-  bool next_is(char c) {
-    skip_space();
-    return peek() == c;
-  }
-  void expect(char c) {
-    if (!next_is(c)) fail(std::string_view(&c, 1));
-    ++at_;
-  }
-  [[noreturn]] void fail(std::string_view expected) const {
-    throw Error(PASA_ERROR_VALUE, concat("expected ", expected, " at byte ", at_));
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-};
-
 // What no measurement asks for. A split row costs memory, so parts are bounded too.
-constexpr std::int64_t kMostSplits = 256, kMaxParts = 1 << 16;
+constexpr std::int64_t kMaxParts = 1 << 16;
 
-Tuned read_entry(Reader& reader) {
-  Tuned entry;
-  reader.object([&](const std::string& key) {
-    if (key == "kernel") {
-      entry.kernel = reader.string();
-    } else if (key == "keys") {
-      entry.keys = reader.string();
-    } else if (key == "heads") {
-      entry.heads = static_cast<int>(reader.integer(1, INT32_MAX / 2));
-    } else if (key == "tokens") {
-      entry.tokens = reader.integer(1, INT32_MAX);
-    } else if (key == "length") {
-      entry.length = reader.integer(1, INT32_MAX);
-    } else if (key == "block_h") {
-      entry.block_h = static_cast<int>(reader.integer(0, 1 << 12));
-    } else if (key == "splits") {
-      entry.splits = static_cast<int>(reader.integer(0, kMostSplits));
-    } else {
-      reader.skip();
-    }
-  });
+Tuned read_entry(const nlohmann::json& from) {
+  const auto number = [&](const char* key, std::int64_t least, std::int64_t most) {
+    if (!from.contains(key)) return std::int64_t{0};
+    const auto& value = from.at(key);
+    require(PASA_ERROR_VALUE, value.is_number_integer() && value >= least && value <= most, "expected a number from ",
+            least, " to ", most, " as \"", key, "\", not ", value.dump());
+    return value.get<std::int64_t>();
+  };
+  Tuned entry{.kernel = from.value("kernel", ""), .keys = from.value("keys", "")};
+  entry.heads = static_cast<int>(number("heads", 1, INT32_MAX / 2));
+  entry.tokens = number("tokens", 1, INT32_MAX);
+  entry.length = number("length", 1, INT32_MAX);
+  entry.block_h = static_cast<int>(number("block_h", 0, 1 << 12));
+  entry.splits = static_cast<int>(number("splits", 0, kMaxSplits));
   require(PASA_ERROR_VALUE, entry.heads && entry.tokens && entry.length && !entry.kernel.empty(),
           "an entry lacks kernel, heads, tokens or length");
   require(PASA_ERROR_VALUE, entry.splits < 2 || entry.tokens * entry.splits <= kMaxParts, "an entry has ", entry.tokens,
@@ -170,23 +70,14 @@ std::string tuning_path() {
 TuningTable parse_tuning(std::string path, std::string_view text) {
   TuningTable table{.path = std::move(path)};
   try {
-    Reader reader(text);
-    std::string version;
-    reader.object([&](const std::string& key) {
-      if (key == "pasa") {
-        version = reader.string();
-      } else if (key == "machines") {
-        reader.object([&](const std::string& machine) {
-          reader.array([&] { table.machines[machine].push_back(read_entry(reader)); });
-        });
-      } else {
-        reader.skip();
-      }
-    });
-    reader.end();
-    require(PASA_ERROR_VALUE, version == pasa_version(), "made by pasa ", version.empty() ? "?" : version, ", this is ",
-            pasa_version());
-  } catch (const Error& error) {
+    const auto file = nlohmann::json::parse(text);
+    const std::string version = file.value("pasa", "?");
+    require(PASA_ERROR_VALUE, version == pasa_version(), "made by pasa ", version, ", this is ", pasa_version());
+    const auto machines = file.value("machines", nlohmann::json::object());
+    for (const auto& [machine, entries] : machines.items()) {
+      for (const auto& entry : entries) table.machines[machine].push_back(read_entry(entry));
+    }
+  } catch (const std::exception& error) {  // ours or the parser's
     table.fault = concat(table.path, ": ", error.what());
     table.machines.clear();
   }

@@ -304,6 +304,7 @@ struct List {
     source = number;
     mine = kRows * wave_id() + row_of_lane(lane_id());
     part = part_of(args, number, row, split);
+    part.count = __builtin_amdgcn_readfirstlane(part.count);  // in every lane the same, as the compiler may not see
     if (part.count <= 0) return;
     token = locate<Format>(args.source[source], load_index(0), listed(0));
     G::start(in_flight, token, rows(places, buffer), is_direct(args));
