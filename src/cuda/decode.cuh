@@ -60,7 +60,7 @@ struct Smem {
   std::int32_t last;                                     // P is a row's last
   std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, room_free, sums_in;
 };
-constexpr std::uint32_t kLast = 0x100;  // in Smem::info: the item's last tile
+constexpr std::uint32_t kLast = kLastTile;  // in Smem::info
 
 // Where this block stands: its cluster, its rank in it, and what item `i` is to it. Nothing is stored: all of it follows from
 // special registers and constants, and the product warpgroups have no register to spare.
@@ -150,13 +150,13 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   Unit unit = stream.next();
   records.load_scales(unit);
-  records.template load<0, Piece::kFlight>(unit);
+  records.template load<0, Piece::kFlight, S::kRoom>(unit);
   ptx::barrier_cluster_wait();  // barriers are initialised everywhere
 
   std::uint32_t use = 0;
   for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
     for (bool last = false; !last; ++use) {
-      last = unit.last;
+      last = (unit.valid & kLastTile) != 0;
       const int tile = use % 2;
       const std::uint32_t parity = use / 2 % 2, keys = at.keys(tile);
       if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
@@ -170,15 +170,15 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
       // Converts pieces [kFrom, kTo), then asks for what their registers are free for.
       const auto pieces = [&]<int kFrom, int kTo>(int half) {
         ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
-        records.template convert<kFrom, kTo>(unit, nan_to_zero, keys);
-        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid | (last ? kLast : 0));
+        records.template convert<kFrom, kTo, S::kRoom>(unit, nan_to_zero, keys);
+        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid);
         __syncwarp();
         if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
         if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
-          records.template load<kFrom + Piece::kFlight, kTo + Piece::kFlight>(unit);
+          records.template load<kFrom + Piece::kFlight, kTo + Piece::kFlight, S::kRoom>(unit);
         } else {
           constexpr int kBack = Piece::kCount - Piece::kFlight;
-          records.template load<kFrom - kBack, kTo - kBack>(next);
+          records.template load<kFrom - kBack, kTo - kBack, S::kRoom>(next);
         }
       };
       pieces.template operator()<0, Piece::kLeft>(0);
@@ -226,8 +226,9 @@ __device__ void announce_room(const Role& role, Address<S> at, int bytes) {
   if (lane < role.rank_splits()) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(at.room_free(), lane));
 }
 
-// Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor). A
-// head's parts are some lanes' of one of kWarps warps, of which the first returns what else the row leaves.
+// Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor), and in
+// `finish` each head's own, which is 0 where the output is. A head's parts are some lanes' of one of kWarps warps, of which the
+// first returns what else the row leaves.
 struct RowEnd {
   int row;  // -1: another lane has it
   float lse, top;
@@ -235,7 +236,7 @@ struct RowEnd {
 template <int kWarps, typename S, typename Set>
 __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Address<S> at, std::uint32_t parity,
                                 const Partial (*parts)[S::kHeads], const float (*tops)[S::kHeads], const float* sinks,
-                                Set&& set) {
+                                float* finish, Set&& set) {
   constexpr int kEach = S::kHeads / kWarps, kLanes = 32 / kEach, kMost = (kMaxCluster + kLanes - 1) / kLanes;
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % kWarps * kEach + lane % kEach, first = lane / kEach;
   const int ranks = static_cast<int>(role.rank_splits());
@@ -260,6 +261,7 @@ __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Addres
 #pragma unroll
   for (int lanes = kEach; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
   const Finish end = fast_finish(ref, sum, sink);
+  if (first == 0) finish[row] = end.scale;
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     const int rank = first + k * kLanes;

@@ -264,9 +264,12 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
   const int swap = S::kHeads == 16 ? pair % 2 : 0, other = swap ? -sums.kRow : sums.kRow;
   auto* weights = reinterpret_cast<float(*)[S::kHeads]>(&smem.p);  // [rank][place of a head]
   const RowEnd end = merge_weights<kWarpgroup / 32>(
-      role, item, at, parity, smem.parts, smem.tops, smem.sink,
+      role, item, at, parity, smem.parts, smem.tops, smem.sink, smem.finish,
       [&](int rank, int head, float factor) { weights[rank][sums.place(head)] = factor; });
   ptx::bar_sync<2, kWarpgroup>();
+  bool zero[4];  // of whatever the sums hold
+#pragma unroll
+  for (int k = 0; k < 4; ++k) zero[k] = smem.finish[first + k / 2 * 8 + k % 2] == 0;
   const std::uint32_t weight = ptx::smem_address(&weights[0][4 * group]);
 #pragma unroll 1
   for (int p = pair; p < sums.dims() / 2; p += kPairs) {
@@ -279,10 +282,10 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
 #pragma unroll
       for (int d = 0; d < 2; ++d) {
         const uint4 x = ptx::ld_shared(from + rank * sums.bytes() + d * other);
-        sum[d].x += w.x * (w.x == 0 ? 0 : __uint_as_float(x.x));
-        sum[d].y += w.y * (w.y == 0 ? 0 : __uint_as_float(x.y));
-        sum[d].z += w.z * (w.z == 0 ? 0 : __uint_as_float(x.z));
-        sum[d].w += w.w * (w.w == 0 ? 0 : __uint_as_float(x.w));
+        sum[d].x += w.x * __uint_as_float(x.x);
+        sum[d].y += w.y * __uint_as_float(x.y);
+        sum[d].z += w.z * __uint_as_float(x.z);
+        sum[d].w += w.w * __uint_as_float(x.w);
       }
     };
 #pragma unroll 1
@@ -290,7 +293,7 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
     const auto store = [&](int k, float one, float two) {
       const std::uint32_t x = ptx::cvt_bf16x2(one, two);
       if (first + k / 2 * 8 + k % 2 < item.heads) {
-        *reinterpret_cast<std::uint32_t*>(out[k]) = swap ? x << 16 | x >> 16 : x;
+        *reinterpret_cast<std::uint32_t*>(out[k]) = zero[k] ? 0 : swap ? x << 16 | x >> 16 : x;
       }
       out[k] += 2 * kPairs;
     };
@@ -389,16 +392,19 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       }
       ptx::wgmma_wait_group<1>();
       release(at.free(tile, 0));
+      if (last && role.merges()) {  // the sums first, as soon as they are there: they are long on their way
+#pragma unroll
+        for (int b = 0; b < kBlocks / 2; ++b) ptx::wgmma_touch(o[b]);
+        ptx::mbarrier_wait(at.room_free(), parity);
+        push_columns<0, kBlocks / 2>(role, smem, at, o);
+      }
       ptx::wgmma_wait_group<0>();
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) ptx::wgmma_touch(o[b]);
       release(at.free(tile, 1));
     }
 
-    if (role.merges()) {  // the sums first: they are long on their way
-      ptx::mbarrier_wait(at.room_free(), parity);
-      push_columns<0, kBlocks>(role, smem, at, o);
-    }
+    if (role.merges()) push_columns<kBlocks / 2, kBlocks>(role, smem, at, o);
     leave_columns(role.params.args, smem, softmax, sink);
     ptx::bar_sync<2, kWarpgroup>();
     if (role.merges()) {

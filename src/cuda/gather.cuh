@@ -121,14 +121,14 @@ struct Share {
 
 // ---- the stream of a warp's tokens ---------------------------------------------------------------------------------------
 
+constexpr std::uint32_t kLastTile = 0x100;  // with a unit's valid bits: the item's last tile
+
 // One tile's 8 tokens of a warp, as its lanes see it: four lanes a token.
 struct Unit {
   const std::uint8_t* record;  // nullptr: no such token, or an invalid index
   uint2 tail;                  // scale bytes from a page's tail; a Stream's: see tail()
   const float* side;           // scales of a side tensor
-  std::uint32_t valid;         // bit per token
-  bool last;                   // the item's last tile
-  bool empty;                  // no valid token: zeros without a load
+  std::uint32_t valid;         // bit per token; kLastTile
 };
 
 // Yields a warp's units, kTokens (8 or 16) from row `row` of every tile on, item after item. `Work` tells the items: count(),
@@ -149,6 +149,7 @@ class Stream {
     Bounds now = {0, args_.source[list()].entries};
     open(now);
     if (const std::int32_t* index = place()) ptx::prefetch_l2(index);
+    prefetch_bounds();
     ptx::griddepcontrol_wait();
     const Bounds known = bounds(item_);
 #pragma unroll 1
@@ -194,9 +195,7 @@ class Stream {
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
       unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from));
     }
-    unit.valid = valid_ >> first & 0xff;
-    unit.last = last_ && tile_ + 1 == count_;
-    unit.empty = unit.valid == 0;
+    unit.valid = (valid_ >> first & 0xff) | (ends_ && tile_ + 1 == count_ ? kLastTile : 0);
     return unit;
   }
 
@@ -207,6 +206,12 @@ class Stream {
   __device__ Bounds bounds(std::uint32_t item) const {
     if (item >= work_.count()) return {0, 0};
     return bounds_of(args_.source[list()], work_.row(item).token);
+  }
+
+  __device__ void prefetch_bounds() const {
+    const SourceArgs& source = args_.source[list()];
+    const std::int32_t* from = source.indptr ? source.indptr : source.lengths;
+    if (from) ptx::prefetch_l2(from + divide(work_.row(item_).token, source.by_queries));
   }
 
   // Begins item_.
@@ -248,14 +253,13 @@ class Stream {
     if (index) asked_ = __ldg(index);
     asked_count_ = left_ < kAhead ? left_ : kAhead;
     left_ -= asked_count_;
-    asked_last_ = left_ == 0;
     position_ += kAhead * kPanelRows;
   }
 
   // Turns the indices asked for into addresses.
   __device__ void resolve() {
     count_ = asked_count_;
-    last_ = asked_last_;
+    ends_ = left_ == 0;
     const SourceArgs& source = args_.source[asked_source_];
     const bool valid = is_valid(source, asked_);
     valid_ = __ballot_sync(~0u, valid);
@@ -277,7 +281,7 @@ class Stream {
   int left_ = 0;  // tiles of this item not yet asked for
   std::int32_t asked_ = -1;
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
-  bool asked_last_ = false, last_ = false;  // the tiles asked for, or at hand, end their item
+  bool ends_ = false;  // the tiles at hand end their item
   std::uint32_t valid_ = 0;
   std::uint64_t record_ = 0, side_ = 0;
   uint2 tail_{};
@@ -303,10 +307,10 @@ class Records {
     lane_bytes_ = j * 16;
   }
 
-  // Asks for pieces [kFrom, kTo) of a unit.
-  template <int kFrom, int kTo>
+  // Asks for pieces [kFrom, kTo) of a unit. kSkip: not if no token is valid.
+  template <int kFrom, int kTo, bool kSkip = false>
   __device__ void load(const Unit& unit) {
-    if (unit.empty) return;
+    if (kSkip && (unit.valid & 0xff) == 0) return;
     each<kFrom, kTo>([&]<int kPiece>() {
       std::uint32_t offset = lane_bytes_;
       if constexpr (kPiece < Piece::kCodes) {
@@ -343,10 +347,10 @@ class Records {
   __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
   // Converts pieces [kFrom, kTo) of the unit and stores them in the tile at address `keys`.
-  template <int kFrom, int kTo>
+  template <int kFrom, int kTo, bool kSkip = false>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
-    if (unit.empty) {  // nothing was asked for
+    if (kSkip && (unit.valid & 0xff) == 0) {  // nothing was asked for
       each<kFrom, kTo>([&]<int kPiece>() {
         const std::uint32_t to = keys + Piece::panel(kPiece) * kPanelBytes;
         if constexpr (kPiece < Piece::kCodes) {
