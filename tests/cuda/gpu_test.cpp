@@ -191,6 +191,26 @@ TEST_F(Gpu, TinyCasesMatchTheReference) {
   }
 }
 
+// More rows than the device has multiprocessors: blocks that go on to another row, whose keys come while the last one's end is
+// still under way.
+TEST_F(Gpu, BlocksOfManyRows) {
+  for (const char* text : {"prefill:T=300,H=20,fmt=bf16,len=200,lengths=from0", "prefill:T=280,H=20,fmt=bf16,len=20",
+                           "prefill:T=280,H=20,fmt=fp8_ds_mla,len=130,lengths=from0",
+                           "prefill:T=280,H=20,fmt=f16,q=f16,D=576,len=150,lengths=from0"}) {
+    SCOPED_TRACE(text);
+    Case c = make_case(parse_text(text));
+    const Reference want = compute_reference(c.problem);
+    Placed placed(c, gpu());
+    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
+      placed.poison_outputs();
+      run(problem);
+      placed.fetch_outputs();
+      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
+      EXPECT_TRUE(comparison.ok()) << comparison.text();
+    });
+  }
+}
+
 TEST_F(Gpu, SmallReduceMergesPartsAndSkipsEmptyOnes) {
   constexpr std::int64_t kTokens = 3, kHeads = 5;
   for (const std::int64_t splits : {1, 2, 9, 130, 300}) {
