@@ -282,10 +282,9 @@ __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Addres
 // ---- the merge of a split row by reading, and the output -----------------------------------------------------------------
 
 // Byte offset of 4 floats (columns 4 * quad...) of a head in the output that the tiles hold; rows are permuted so that the
-// lanes that store a fragment meet no bank twice: in it lanes run over the heads one by one (many) or two by two (few).
-template <int kHeads>
+// lanes that store a fragment meet no bank twice.
 constexpr std::uint32_t staged_offset(int head, int quad) {
-  return head * (kValueDim * 4) + ((quad ^ ((kHeads == kManyHeads ? head : head / 2) % 4 * 2)) * 16);
+  return head * (kValueDim * 4) + ((quad ^ (head % 4 * 2)) * 16);
 }
 
 // The first kMergers threads of every block: sums of the cluster's blocks to the final output, a share of it in each block.
@@ -327,7 +326,7 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
   ptx::bar_sync<1, kMergers>();
   for (int quad = begin + thread; quad < end; quad += kMergers) {
     const int row = quad / kQuads, column = quad % kQuads;
-    const std::uint32_t from = at.keys(0) + staged_offset<kHeads>(row, column);
+    const std::uint32_t from = at.keys(0) + staged_offset(row, column);
     float4 sum{};
 #pragma unroll 8
     for (int s = 0; s < splits; ++s) {
@@ -386,8 +385,7 @@ __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<
     if (role.merges()) {
       if (!real) continue;
       // staged_offset() of columns 32a + 8b + ...: what depends on the row stays in four addresses.
-      const std::uint32_t to =
-          ptx::opaque(at.keys(0) + staged_offset<kManyHeads>(row, 0) - (row % 4 * 32) + column * 4);
+      const std::uint32_t to = ptx::opaque(at.keys(0) + staged_offset(row, 0) - (row % 4 * 32) + column * 4);
 #pragma unroll
       for (int b = 0; b < 4; ++b) {
         const std::uint32_t to_b = to + (b ^ row % 4) * 32;

@@ -298,20 +298,16 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const DeviceScope scope(problem.device_index);
   const Args args = make_args(problem, plan, workspace);
   const auto& detail = *static_cast<const Detail*>(plan.detail.get());
-  if (!decline(problem).empty()) {  // this call's addresses are not as even as the plan's: the general kernel's case
-    launch_general(args, 16, stream);
-  } else {
-    const int groups = (problem.heads + detail.group_heads - 1) / detail.group_heads;
-    const std::int64_t items = problem.tokens * plan.splits * groups;
-    const Params params{args,
-                        {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
-                         static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
-    cudaLaunchAttribute attributes[2] = {};
-    const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
-    cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
-    config.stream = static_cast<cudaStream_t>(stream);
-    check(cudaLaunchKernelEx(&config, its.kernel, params, make_q_map(problem, detail.group_heads)), "decode_sm90");
-  }
+  const int groups = (problem.heads + detail.group_heads - 1) / detail.group_heads;
+  const std::int64_t items = problem.tokens * plan.splits * groups;
+  const Params params{args,
+                      {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
+                       static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
+  cudaLaunchAttribute attributes[2] = {};
+  const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
+  cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  check(cudaLaunchKernelEx(&config, its.kernel, params, make_q_map(problem, detail.group_heads)), "decode_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/true, stream);
 }
 
