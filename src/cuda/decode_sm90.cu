@@ -239,6 +239,8 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
     if (best.clusters == 0 || cost < least) best = detail, least = cost;
   };
   for (const Family family : families) {
+    // With the splits fixed a row's bits are its own, whatever the batch: so is the family.
+    if (problem.splits > 0 && families.size() > 1 && (family == Family::kFew) != (problem.heads <= 32)) continue;
     for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
       if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
       for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {

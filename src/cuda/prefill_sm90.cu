@@ -596,16 +596,16 @@ pasa_kv_format layout_of(pasa_kv_format format) { return format == PASA_KV_PACKE
 
 bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(pointer) % of == 0; }
 
-// From here on, in items a multiprocessor, this kernel is faster than the decode kernel, which splits rows (docs/sm90.md).
-constexpr double kLeastLoad = 0.47;
+// From here on, in items a multiprocessor, this kernel is faster than the decode kernel, which splits rows and does not pad few
+// heads to 64 (docs/sm90.md).
+constexpr double least_load(int heads) { return heads <= 32 ? 0.75 : 0.47; }
 constexpr std::string_view kName = "cuda:sm90_prefill";
 // The workspace begins with the counter; partials follow.
 constexpr std::size_t kCounterBytes = 256;
 
 int groups_of(const Problem& problem) { return (problem.heads + kTileHeads - 1) / kTileHeads; }
 
-// Why it is not able to.
-std::string cannot(const Problem& problem) {
+std::string decline(const Problem& problem) {
   if (std::string reason = unavailable_on(problem.device_index, 90); !reason.empty()) return reason;
   const Device& gpu = device(problem.device_index);
   if (gpu.capability() != 90) return concat(gpu.name, " is not a Hopper GPU");
@@ -636,17 +636,13 @@ std::string cannot(const Problem& problem) {
     return "q or out is not at multiples of 16 bytes, the width of a copy";
   }
   if (problem.tokens * std::max(1, problem.splits) > INT32_MAX / 2 / groups_of(problem)) return "too many rows";
-  return "";
-}
-
-std::string decline(const Problem& problem) {
-  if (std::string reason = cannot(problem); !reason.empty()) return reason;
   if (problem.kernel == kName) return "";
+  if (problem.splits > 0) return "the splits are fixed, and with them the kernel, whatever the number of rows";
   if (find_format(problem.source[0].format)->bytes) {
     return "kv is fp8: the decode kernel converts with twice as many warps";
   }
   const std::int64_t items = problem.tokens * groups_of(problem), sms = device(problem.device_index).sms;
-  if (static_cast<double>(items) < kLeastLoad * static_cast<double>(sms)) {
+  if (static_cast<double>(items) < least_load(problem.heads) * static_cast<double>(sms)) {
     return concat(problem.tokens, " rows of ", problem.heads, " heads are few for ", sms, " multiprocessors");
   }
   return "";
@@ -666,20 +662,16 @@ void plan(const Problem& problem, Plan& plan) {
 void run(const Problem& problem, const Plan& plan, void* workspace, void* stream) {
   const DeviceScope scope(problem.device_index);
   const Args args = make_args(problem, plan, static_cast<std::byte*>(workspace) + kCounterBytes);
-  if (!cannot(problem).empty()) {  // this call's addresses are not as even as the plan's: the general kernel's case
-    launch_general(args, 16, stream);
-  } else {
-    const auto on = static_cast<cudaStream_t>(stream);
-    const int groups = groups_of(problem);
-    const std::int64_t items = problem.tokens * plan.splits * groups;
-    const Params params{args, groups, make_divider(static_cast<std::uint32_t>(groups)),
-                        static_cast<std::uint32_t>(items), static_cast<std::uint32_t*>(workspace)};
-    check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
-    const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
-    const Kernel kernel = kernel_of(problem);
-    kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params);
-    check(cudaGetLastError(), "prefill_sm90");
-  }
+  const auto on = static_cast<cudaStream_t>(stream);
+  const int groups = groups_of(problem);
+  const std::int64_t items = problem.tokens * plan.splits * groups;
+  const Params params{args, groups, make_divider(static_cast<std::uint32_t>(groups)), static_cast<std::uint32_t>(items),
+                      static_cast<std::uint32_t*>(workspace)};
+  check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
+  const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
+  const Kernel kernel = kernel_of(problem);
+  kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params);
+  check(cudaGetLastError(), "prefill_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);
 }
 
