@@ -131,16 +131,16 @@ struct Unit {
   std::uint32_t valid;         // bit per token; kLastTile
 };
 
-// Yields a warp's units, kTokens (8 or 16) from row `row` of every tile on, item after item. `Work` tells the items: count(),
-// first(), step(), an item's row(item), and slice(count), the positions of a row of `count` tokens that are this block's.
+// Yields a warp's units, 8 tokens from row `row` of every tile on, item after item. `Work` tells the items: count(), first(), step(),
+// an item's row(item), and slice(count), the positions of a row of `count` tokens that are this block's.
 //
 // What a row's start waits for are reads that need another's answer. So the first indices are asked for as if the lists were as
 // long as they can be, together with the lengths, and again if the lengths say otherwise; an item's lengths are asked for
 // when the one before begins; and scales are looked at (tail()) only when their tile is converted. What needs no answer at all
 // is done before the kernel before this one in the stream has ended.
-template <typename Format, typename Work, int kTokens = 8>
+template <typename Format, typename Work>
 class Stream {
-  static constexpr int kAhead = 32 / kTokens;  // tiles that one load of indices serves
+  static constexpr int kTokens = 8, kAhead = 32 / kTokens;  // of a tile; tiles that one load of indices serves
 
  public:
   __device__ Stream(const Args& args, const Work& work, int row)
@@ -164,32 +164,26 @@ class Stream {
 
   // The next unit; past the end one without tokens.
   __device__ Unit next() {
-    Unit unit[kTokens / 8];
-    next(unit);
-    return unit[0];
-  }
-  // The next tile's units.
-  __device__ void next(Unit (&units)[kTokens / 8]) {
     if (tile_ == count_) {
       resolve();
       request();
       tile_ = 0;
     }
-#pragma unroll
-    for (int i = 0; i < kTokens / 8; ++i) units[i] = unit(i);
+    const Unit unit = known();
     if (count_ != 0) ++tile_;
+    return unit;
   }
 
-  // Scale bytes from a page's tail, of units[part] of the tile that next() returned last.
-  __device__ uint2 tail(int part = 0) const {
-    const int from = (tile_ - (count_ != 0)) * kTokens + part * 8 + threadIdx.x % 32 / 4;
+  // Scale bytes from a page's tail, of the unit that next() returned last.
+  __device__ uint2 tail() const {
+    const int from = (tile_ - (count_ != 0)) * kTokens + threadIdx.x % 32 / 4;
     return {__shfl_sync(~0u, tail_.x, from), __shfl_sync(~0u, tail_.y, from)};
   }
 
  private:
-  // Tokens [8 * part, 8 * part + 8) of the tile that is next.
-  __device__ Unit unit(int part) const {
-    const int lane = threadIdx.x % 32, first = tile_ * kTokens + part * 8, from = first + lane / 4;
+  // The unit of tile_.
+  __device__ Unit known() const {
+    const int lane = threadIdx.x % 32, first = tile_ * kTokens, from = first + lane / 4;
     Unit unit{};
     unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from));
     if constexpr (Format::kScaling == Scaling::kSideFloat) {

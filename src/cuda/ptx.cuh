@@ -88,12 +88,6 @@ __device__ inline void barrier_cluster_arrive_relaxed() {
 }
 __device__ inline void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-__device__ inline std::uint32_t cluster_ctarank() {
-  std::uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-
 __device__ inline std::uint32_t map_to_rank(std::uint32_t address, std::uint32_t rank) {
   std::uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
@@ -205,9 +199,6 @@ __device__ inline void stmatrix_x4_trans(std::uint32_t row, std::uint32_t a, std
 __device__ inline void cp_async_16(std::uint32_t to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
-__device__ inline void cp_async_4(std::uint32_t to, const void* from, int bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
 __device__ inline void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // One arrival, announced by the barrier's count, when this thread's copies so far are in.
 __device__ inline void cp_async_mbarrier_arrive(std::uint32_t barrier) {
@@ -293,15 +284,6 @@ __device__ inline bool elect_sync() {
 // A value that is the same in the whole warp, and known to be.
 __device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(~0u, x, 0); }
 
-// c[16, 8] += A[16, 16] B[16, 8] of one warp; the fragments of A and c are those of wgmma's 16 rows of a warp.
-__device__ inline void mma_m16n8k16(float* c, const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // ---- wgmma: a warpgroup's matrix product; the accumulator is the usual m64 fragment: thread (warp w, lane l) holds in
 // d[4j + 2r + c] row 16w + l/4 + 8r, column 8j + 2(l%4) + c --------------------------------------------------------------
 
@@ -319,12 +301,6 @@ template <int kSize>
 __device__ inline void wgmma_touch(float (&d)[kSize]) {
 #pragma unroll
   for (int i = 0; i < kSize; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// The same for A's fragment: goes before the fence, which what makes the fragment must not follow.
-__device__ inline void wgmma_touch(std::uint32_t (&a)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 // d[64, N] (+)= A[64, 16] B[16, N]. a and b are low words of descriptors (tile.cuh); d's registers are those of a larger fragment
