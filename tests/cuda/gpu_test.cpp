@@ -67,7 +67,10 @@ class Gpu : public testing::Test {
     gpu().synchronize();
   }
 
-  // A dense tensor on the device with the host tensor's values in it.
+  // The case, placed on the device, with every kernel that serves it.
+  void every_kernel_gives(const Reference& want, Case& c, Placed& placed);
+
+  // Device memory.
   std::shared_ptr<void> room(std::size_t bytes) { return gpu().allocate(bytes); }
 
   Reference reference_on_gpu(const pasa_problem& placed) {
@@ -98,6 +101,16 @@ void for_each_kernel(const std::vector<std::string>& names, pasa_problem problem
     problem.kernel = name.empty() ? nullptr : name.c_str();
     body(problem);
   }
+}
+
+void Gpu::every_kernel_gives(const Reference& want, Case& c, Placed& placed) {
+  for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
+    placed.poison_outputs();
+    run(problem);
+    placed.fetch_outputs();
+    const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
+    EXPECT_TRUE(comparison.ok()) << comparison.text();
+  });
 }
 
 std::vector<std::byte> bits(const Case& c) {
@@ -159,13 +172,7 @@ TEST_F(Gpu, SmallCasesMatchTheReference) {
         Case c = make_case(spec);
         Placed placed(c, gpu());
         const Reference want = reference_on_gpu(placed.problem());
-        for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-          placed.poison_outputs();
-          run(problem);
-          placed.fetch_outputs();
-          const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-          EXPECT_TRUE(comparison.ok()) << comparison.text();
-        });
+        every_kernel_gives(want, c, placed);
       }
     }
   }
@@ -181,13 +188,7 @@ TEST_F(Gpu, TinyCasesMatchTheReference) {
     Case c = make_case(parse_text(text));
     const Reference want = compute_reference(c.problem);
     Placed placed(c, gpu());
-    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
-    });
+    every_kernel_gives(want, c, placed);
   }
 }
 
@@ -201,13 +202,7 @@ TEST_F(Gpu, BlocksOfManyRows) {
     Case c = make_case(parse_text(text));
     const Reference want = compute_reference(c.problem);
     Placed placed(c, gpu());
-    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
-    });
+    every_kernel_gives(want, c, placed);
   }
 }
 
@@ -483,13 +478,7 @@ TEST_F(Gpu, SpansBeyond32Bits) {
     EXPECT_GT(farthest_byte(c.problem), std::int64_t{1} << 32) << "no row selects a slot that far";
     Placed placed(c, gpu());
     const Reference want = reference_on_gpu(placed.problem());
-    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
-    });
+    every_kernel_gives(want, c, placed);
   }
 }
 
@@ -514,13 +503,7 @@ TEST_F(Gpu, QueriesAndOutputsBeyond32Bits) {
   for (const int splits : {1, 2}) {
     c.problem.kv_splits = splits;
     Placed placed(c, gpu());
-    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
-    });
+    every_kernel_gives(want, c, placed);
   }
 }
 
@@ -532,13 +515,7 @@ TEST_F(Gpu, PartialsBeyond32BitsAndManyRows) {
     Case c = make_case(parse_text(text));
     Placed placed(c, gpu());
     const Reference want = reference_on_gpu(placed.problem());
-    for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
-    });
+    every_kernel_gives(want, c, placed);
   }
 }
 
