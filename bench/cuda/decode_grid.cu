@@ -22,6 +22,7 @@
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -630,8 +631,15 @@ int run(int argc, char** argv) {
   const double mean = compared ? std::exp(log_sum / compared) : 0;
   if (compared) std::printf("geometric mean of peer / ours over %d cells: %.2f\n", compared, mean);
   if (!json.empty()) {
-    std::string command;
-    for (int i = 0; i < argc; ++i) command += concat(i ? " " : "", argv[i]);
+    std::string command = std::filesystem::path(argv[0]).filename();
+    for (int i = 1; i < argc; ++i) {  // what repeats the run, not where its files are
+      const std::string argument = argv[i];
+      if (argument == "--json" || argument == "--peers" || argument == "--commit") {
+        ++i;
+      } else {
+        command += " " + argument;
+      }
+    }
     char date[16];
     const std::time_t now = std::time(nullptr);
     std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));

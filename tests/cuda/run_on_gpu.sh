@@ -4,6 +4,7 @@
 #   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids; a tuning table's use
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny
 #   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
+# Tests and sanitizers run side by side, attention_test in as many parts as there are processors; benchmarks run alone. Minutes.
 #
 #   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
 # PASA_GPU_EVERY=n: every n-th case of the large grids (default 200). BIN=dir: the binaries are there, nothing is built.
@@ -16,9 +17,11 @@ results=${RESULTS:-$root/docs/results}
 logs=${LOGS:-/tmp/pasa_gpu_logs}
 mkdir -p "$results" "$logs"
 failed=0
+running=
+commit=${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}
 
 find_bin() {  # name
-  for folder in "${BIN:-/nonexistent}" "$build" "$build/tests" "$build/tests/cuda" "$build/bench/cuda" "$build/tools"; do
+  for folder in "${BIN:-/nonexistent}" "$build" "$build/tests" "$build/tests/cuda" "$build/tests/ops" "$build/bench/cuda" "$build/tools"; do
     if [ -x "$folder/$1" ] && [ ! -d "$folder/$1" ]; then
       echo "$folder/$1"
       return
@@ -27,7 +30,7 @@ find_bin() {  # name
 }
 
 if [ -z "${BIN:-}" ] && [ -z "$(find_bin gpu_test)" ]; then
-  cmake -G Ninja -S "$root" -B "$build" && ninja -C "$build" attention_test gpu_test cuda_tuning_test pasa_bench_cuda || exit 2
+  cmake -G Ninja -S "$root" -B "$build" && ninja -C "$build" attention_test gpu_test cuda_tuning_test ops_device_test pasa_bench_cuda || exit 2
 fi
 
 note() {  # name status seconds log
@@ -41,24 +44,45 @@ step() {  # name command...
   begin=$(date +%s)
   timeout "${STEP_SECONDS:-300}" "$@" >"$log" 2>&1
   status=$?
-  [ $status = 0 ] || failed=1
   note "$name" $status $(($(date +%s) - begin)) "$log"
   [ $status = 0 ] || grep -E -m 40 'FAILED|Failure|error|Error|wrong|what\(\)|expected|=========' "$log"
+  return $status
+}
+
+beside() {  # name command...: a step that others need not wait for
+  step "$@" &
+  running="$running $!"
+}
+
+finish() {  # all of them
+  for one in $running; do
+    wait "$one" || failed=1
+  done
+  running=
 }
 
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for group in $steps; do
   case $group in
-    attention) step attention_test "$(find_bin attention_test)" --gtest_brief=1 --gtest_output="json:$results/attention_test.json" ;;
+    attention)
+      shards=$(nproc)
+      shard=0
+      while [ $shard -lt "$shards" ]; do
+        beside "attention_test.$shard" env GTEST_TOTAL_SHARDS="$shards" GTEST_SHARD_INDEX=$shard OMP_NUM_THREADS=1 \
+          "$(find_bin attention_test)" --gtest_brief=1 --gtest_output="json:$results/attention_test.$shard.json"
+        shard=$((shard + 1))
+      done
+      ;;
     gpu)
-      step gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json"
-      step cuda_tuning_test "$(find_bin cuda_tuning_test)" --gtest_output="json:$results/cuda_tuning_test.json"
+      beside gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json"
+      beside cuda_tuning_test "$(find_bin cuda_tuning_test)" --gtest_output="json:$results/cuda_tuning_test.json"
+      beside ops_device_test "$(find_bin ops_device_test)"
       ;;
     sanitize)
       for tool in memcheck racecheck synccheck; do
         tests='Gpu.Small*'
         [ $tool = racecheck ] && tests='Gpu.Tiny*'
-        step "$tool" "$sanitizer" --tool $tool --error-exitcode 9 "$(find_bin gpu_test)" --gtest_filter="$tests"
+        beside "$tool" "$sanitizer" --tool $tool --error-exitcode 9 "$(find_bin gpu_test)" --gtest_filter="$tests"
       done
       ;;
     bench)
@@ -66,40 +90,46 @@ for group in $steps; do
         result=$1
         shift
         step "bench_$result" "$(find_bin pasa_bench_cuda)" "$@" --peers "$root/bench/peers" --json "$results/$result.json" \
-          --commit "${COMMIT:-$(git -C "$root" rev-parse --short HEAD 2>/dev/null)}"
+          --commit "$commit" || failed=1
       }
+      finish
       for table in flashmla formats loops v32; do
         bench "decode_$table" --table $table
       done
       bench prefill_chosen --table prefill
-      bench prefill_sm90 --table prefill --kernel cuda:sm90_prefill
+      bench prefill_h200 --table prefill --kernel cuda:sm90_prefill
       bench switch_sm90 --table switch --replays 5
       ;;
     *) echo "no such step: $group" >&2; exit 2 ;;
   esac
 done
+finish
 
 # One summary, small enough to read: machine, and what passed.
-python3 - "$results" "$logs" <<'PY'
+python3 - "$results" "$logs" "$commit" <<'PY'
 import json, pathlib, re, subprocess, sys, datetime
-results, logs = map(pathlib.Path, sys.argv[1:])
+results, logs = map(pathlib.Path, sys.argv[1:3])
 query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
                        capture_output=True, text=True).stdout.strip()
-summary = {"device": query, "date": datetime.date.today().isoformat(), "command": "tests/cuda/run_on_gpu.sh", "tests": {}}
+summary = {"device": query, "date": datetime.date.today().isoformat(), "commit": sys.argv[3],
+           "command": "tests/cuda/run_on_gpu.sh", "tests": {}}
 for name in ("attention_test", "gpu_test", "cuda_tuning_test"):
-    path = results / f"{name}.json"
-    if not path.exists():
+    tests = []
+    for path in sorted(results.glob(f"{name}.*json")):
+        tests += [t for suite in json.loads(path.read_text())["testsuites"] for t in suite["testsuite"]]
+        path.unlink()  # one line a test is too much to keep
+    if not tests:
         continue
-    run = json.loads(path.read_text())
-    path.unlink()  # one line a test is too much to keep
-    tests = [t for suite in run["testsuites"] for t in suite["testsuite"]]
     bad = [f'{t["classname"]}.{t["name"]}' for t in tests if t.get("failures")]
     skipped = [t for t in tests if t.get("result") == "SKIPPED"]
-    summary["tests"][name] = {"run": len(tests), "failed": bad, "skipped": len(skipped), "seconds": run.get("time")}
+    summary["tests"][name] = {"run": len(tests), "failed": bad, "skipped": len(skipped)}
     for t in tests:
         if "comparisons" in t:
             summary["tests"][name]["grid_comparisons"] = t["comparisons"]
             summary["tests"][name]["grid_every"] = t.get("every")
+log = logs / "ops_device_test.log"
+if log.exists():
+    summary["tests"]["ops_device_test"] = log.read_text().splitlines()[-1]
 for tool in ("memcheck", "racecheck", "synccheck"):
     log = logs / f"{tool}.log"
     if log.exists():
