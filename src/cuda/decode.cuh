@@ -308,7 +308,7 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
     const float2 part = ptx::ld_shared_cluster2(ptx::map_to_rank(from, split));
     parts[split * kHeads + head] = {part.x, part.y};
   }
-  ptx::bar_sync<1, kMergers>();
+  ptx::barrier_sync<1, kMergers>();
   if (thread < heads) {  // weights in place of the maxima
     Partial* mine = parts + thread;
     float top = -kInfinity, sum = 0;
@@ -323,7 +323,7 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
     for (int s = 0; s < splits; ++s) mine[s * kHeads].m *= end_of_row.scale;
     if (row * kQuads >= begin) write_row(args, item.token, head, end_of_row.lse, top);
   }
-  ptx::bar_sync<1, kMergers>();
+  ptx::barrier_sync<1, kMergers>();
   for (int quad = begin + thread; quad < end; quad += kMergers) {
     const int row = quad / kQuads, column = quad % kQuads;
     const std::uint32_t from = at.keys(0) + staged_offset(row, column);

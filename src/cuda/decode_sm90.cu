@@ -9,7 +9,6 @@
 // Up to 16 blocks of a cluster may split one row's tokens; they exchange their unnormalised sums through shared memory, and
 // each merges a share of them, so a split row needs no workspace, no second launch and no atomics. Asked-for splits instead
 // write partials for reduce.cu. More heads than a block's are groups of their own; the second group's keys come from L2.
-#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -23,6 +22,7 @@
 #include "cuda/few_heads.cuh"
 #include "cuda/launch.h"
 #include "cuda/many_heads.cuh"
+#include "cuda/tensor_map.h"
 
 namespace pasa::cuda {
 namespace {
@@ -264,38 +264,6 @@ void plan(const Problem& problem, Plan& plan) {
                         " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function, found at run time so that the library loads without a driver.
-Encode encoder() {
-  static const Encode found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result),
-          "cudaGetDriverEntryPointByVersion");
-    return reinterpret_cast<Encode>(function);
-  }();
-  return found;
-}
-
-// q [T, H, D] as boxes of a panel's columns by box_heads heads; heads beyond H read as zeros.
-CUtensorMap make_q_map(const Problem& problem, int box_heads) {
-  const auto dim = static_cast<cuuint64_t>(problem.dim), heads = static_cast<cuuint64_t>(problem.heads);
-  const cuuint64_t sizes[3] = {dim, heads, static_cast<cuuint64_t>(problem.tokens)};
-  const cuuint64_t head_bytes = problem.heads > 1 ? static_cast<cuuint64_t>(problem.q_stride[1]) * 2 : dim * 2;
-  const cuuint64_t token_bytes =
-      problem.tokens > 1 ? static_cast<cuuint64_t>(problem.q_stride[0]) * 2 : head_bytes * heads;
-  const cuuint64_t strides[2] = {head_bytes, token_bytes};
-  const cuuint32_t box[3] = {kPanelColumns, static_cast<cuuint32_t>(box_heads), 1}, steps[3] = {1, 1, 1};
-  CUtensorMap map;
-  const CUresult result =
-      encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<std::uint16_t*>(problem.q), sizes, strides, box,
-                steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  require(PASA_ERROR_INTERNAL, result == CUDA_SUCCESS, "cuTensorMapEncodeTiled returned ", static_cast<int>(result));
-  return map;
-}
-
 void run(const Problem& problem, const Plan& plan, void* workspace, void* stream) {
   const DeviceScope scope(problem.device_index);
   const Args args = make_args(problem, plan, workspace);
@@ -309,7 +277,9 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
   config.stream = static_cast<cudaStream_t>(stream);
-  check(cudaLaunchKernelEx(&config, its.kernel, params, make_q_map(problem, detail.group_heads)), "decode_sm90");
+  const CUtensorMap q_map =
+      make_tensor_map(problem.q, problem.tokens, problem.heads, problem.dim, problem.q_stride, detail.group_heads);
+  check(cudaLaunchKernelEx(&config, its.kernel, params, q_map), "decode_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/true, stream);
 }
 

@@ -31,8 +31,9 @@ __device__ inline void wait_full(std::uint32_t barrier, std::uint32_t parity) {
   ptx::fence_proxy_async_shared();
 }
 
-// One arrival a warp.
+// One arrival a warp, behind what all its lanes read and wrote: __syncwarp orders that, electing a lane does not.
 __device__ inline void release(std::uint32_t barrier) {
+  __syncwarp();
   if (ptx::elect_sync()) ptx::mbarrier_arrive(barrier);
 }
 

@@ -56,7 +56,7 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
       release(at.p_free());
       release(at.free(tile, 1));
     }
-    if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
+    if (role.merges()) ptx::barrier_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
     write_half(1, role, item, at, o, factor);
     if (role.merges()) merge<2 * kWarpgroup>(role, item, smem, at);
   }
@@ -150,7 +150,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     ptx::wgmma_touch(o);
     release(at.free((use - 1) % 2, 0));
     const float factor[2] = {smem.finish[rows.at[0]], smem.finish[rows.at[1]]};
-    if (role.merges()) ptx::bar_sync<1, 2 * kWarpgroup>();
+    if (role.merges()) ptx::barrier_sync<1, 2 * kWarpgroup>();
     write_half(0, role, i, at, o, factor);
     if (role.merges()) merge<2 * kWarpgroup>(role, i, smem, at);
   }

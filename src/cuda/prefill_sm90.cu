@@ -28,6 +28,7 @@
 #include "cuda/gather.cuh"
 #include "cuda/launch.h"
 #include "cuda/ptx.cuh"
+#include "cuda/tensor_map.h"
 #include "cuda/tile.cuh"
 
 namespace pasa::cuda {
@@ -395,6 +396,12 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
     release(at.free(place.slot));
     place.next();
 
+    float sink[2];  // asked for long before it is needed
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Params::Item it = params.item(i);
+      sink[r] = args.sink && rows.at[r] < it.heads ? args.sink[it.head + rows.at[r]] : -kInfinity;
+    }
     Softmax softmax;
     softmax.start();
     for (bool first = true, last = false; !last; first = false, p.next()) {
@@ -417,7 +424,6 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
 
       const uint4 info = *reinterpret_cast<const uint4*>(smem.info[place.slot]);
       last = (info.x & kLast) != 0;
-      __syncwarp();
       release(at.free(place.slot));
       place.next();
 
@@ -439,7 +445,7 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
           const std::int64_t to = partial_at(args, it.token, it.split, head);
           args.partials.m[to] = top, args.partials.l[to] = sum * factor;
         } else {
-          const Finish end = finish(softmax.ref[r], sum, args.sink ? args.sink[head] : -kInfinity);
+          const Finish end = finish(softmax.ref[r], sum, sink[r]);
           write_row(args, it.token, head, end.lse, top);
           factor = end.scale;
         }
@@ -447,7 +453,6 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
       }
       if (threadIdx.x == 0) smem.last[p.slot] = last;
       ptx::fence_proxy_async_shared();
-      __syncwarp();
       if (!kBehindScores || last) release(at.p_full(p.slot));
     }
   }
@@ -455,8 +460,38 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
 
 // ---- values: two warpgroups ----------------------------------------------------------------------------------------------
 
+// A warpgroup's half of a row's output, times the heads' factors, to the half of a slot at `stage`, from where the copy engine
+// brings it to memory. What else the warpgroup has to do does not wait for that.
+template <Word16 kWord>
+__device__ void store_half(const CUtensorMap& map, const Params::Item& item, int half, const float (&o)[128],
+                           const float (&factor)[2], std::uint32_t stage) {
+  const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+  const bool zero[2] = {factor[0] == 0, factor[1] == 0};  // of whatever the sums hold
+  ptx::bar_sync(3 + half, kWarpgroup);                    // no warp's product reads this half any more
+#pragma unroll
+  for (int k = 0; k < 16; ++k) {
+    std::uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* from = o + 8 * k + 2 * i;
+      x[i] = zero[i % 2] ? 0 : pack<kWord>(from[0] * factor[i % 2], from[1] * factor[i % 2]);
+    }
+    ptx::stmatrix_x4(stage + k / 4 * kPanelBytes + chunk_offset(row, k % 4 * 2 + lane / 16), x[0], x[1], x[2], x[3]);
+  }
+  ptx::fence_proxy_async_shared();
+  ptx::bar_sync(3 + half, kWarpgroup);
+  if (threadIdx.x % kWarpgroup != 0) return;
+#pragma unroll
+  for (int panel = 0; panel < 4; ++panel) {
+    ptx::cp_async_bulk_tensor_3d_store(&map, half * (kValueDim / 2) + panel * kPanelColumns, item.head,
+                                       static_cast<int>(item.token), stage + panel * kPanelBytes);
+  }
+  ptx::cp_async_bulk_commit_group();
+}
+
 template <typename Format>
-__device__ void values(const Params& params, Smem<Format>& smem, Address<Format> at, int half) {
+__device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Format>& smem, Address<Format> at,
+                       int half) {
   using T = Tiling<Format>;
   constexpr Word16 kWord = Format::kWord;
   const Args& args = params.args;
@@ -464,17 +499,29 @@ __device__ void values(const Params& params, Smem<Format>& smem, Address<Format>
   Place<T::kSlots> place;
   Place<T::kBuffers> p;
   float o[128];
+  // The slot that an output leaves by is released by its warp 0 when the copy engine has read it.
+  const bool issues = threadIdx.x % kWarpgroup < 32;
+  std::uint32_t owed = 0;
+  const auto settle = [&] {
+    if (owed != 0 && threadIdx.x % 32 == 0) {
+      ptx::cp_async_bulk_wait_read();
+      ptx::mbarrier_arrive(owed);
+    }
+    __syncwarp();
+    owed = 0;
+  };
   for (;;) {
     ptx::mbarrier_wait(at.full(place.slot), place.parity);
     const std::uint32_t i = smem.info[place.slot][0];
-    if (i == kEnd) return;
-    __syncwarp();
+    if (i == kEnd) return settle();
     release(at.free(place.slot));
     place.next();
 
 #pragma unroll
     for (int k = 0; k < 128; ++k) o[k] = 0;
     float factor[2] = {0, 0};
+    std::uint32_t stage = 0;
+    settle();  // the next keys need the slot
     for (bool last = false; !last; p.next()) {
       const std::uint32_t a = along_rows(at.p(p.slot));
       const std::uint32_t b = down_columns(ptx::uniform(at.ring(place.slot) + half * 4 * kPanelBytes));
@@ -496,30 +543,36 @@ __device__ void values(const Params& params, Smem<Format>& smem, Address<Format>
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
       release(at.p_free(p.slot));
-      release(at.free(place.slot));
+      if (last && !args.partial) {
+        stage = at.ring(place.slot) + half * 4 * kPanelBytes;
+        owed = at.free(place.slot);
+      } else {
+        release(at.free(place.slot));
+      }
       place.next();
     }
 
     const Params::Item it = params.item(ptx::opaque(i));
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int head = it.head + rows.at[r], column = half * (kValueDim / 2);
-      const bool real = rows.at[r] < it.heads;
-      if (args.partial) {
-        float* to = args.partials.acc + partial_at(args, it.token, it.split, head) * kValueDim + column;
-        if (real) store_partial_row(to + threadIdx.x % 4 * 2, o, r, factor[r]);
-      } else {
-        std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, it.token, head) + column;
-        store_row<kWord>(to, o, r, factor[r], real);
-      }
+    if (!args.partial) {
+      store_half<kWord>(out_map, it, half, o, factor, stage);
+      if (!issues) release(owed), owed = 0;
+      continue;
     }
+    const auto store = [&]<int r>() {
+      if (rows.at[r] >= it.heads) return;
+      const std::int64_t to = partial_at(args, it.token, it.split, it.head + rows.at[r]) * kValueDim;
+      store_partial_row(args.partials.acc + to + half * (kValueDim / 2) + threadIdx.x % 4 * 2, o, r, factor[r]);
+    };
+    store.template operator()<0>();
+    store.template operator()<1>();
   }
 }
 
 // ---- the kernel ----------------------------------------------------------------------------------------------------------
 
 template <typename Format>
-__global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ Params params) {
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap out_map) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   using T = Tiling<Format>;
   Smem<Format>& smem = *reinterpret_cast<Smem<Format>*>(shared);
@@ -544,7 +597,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ P
     scores<Format>(params, smem, at);
   } else if (warpgroup < 3) {
     ptx::setmaxnreg_inc<T::kValues>();
-    values<Format>(params, smem, at, warpgroup - 1);
+    values<Format>(params, out_map, smem, at, warpgroup - 1);
   } else {
     ptx::setmaxnreg_dec<T::kFill>();
     if constexpr (T::kCodes) {
@@ -558,7 +611,7 @@ __global__ void __launch_bounds__(kThreads, 1) prefill(const __grid_constant__ P
 // ---- plan and launch -----------------------------------------------------------------------------------------------------
 
 struct Kernel {
-  void (*launch)(Params) = nullptr;
+  void (*launch)(Params, CUtensorMap) = nullptr;
   std::size_t shared_bytes = 0;
 };
 
@@ -670,7 +723,10 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
   const Kernel kernel = kernel_of(problem);
-  kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params);
+  const CUtensorMap out_map = args.partial ? CUtensorMap{}
+                                           : make_tensor_map(problem.out, problem.tokens, problem.heads, kValueDim,
+                                                             problem.out_stride, kTileHeads);
+  kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params, out_map);
   check(cudaGetLastError(), "prefill_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);
 }

@@ -65,6 +65,12 @@ __device__ inline void bar_sync(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
+// The same for threads that may meet from several places of the code: bar.sync is barrier.sync.aligned.
+template <int kBarrier, int kThreads>
+__device__ inline void barrier_sync() {
+  asm volatile("barrier.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+}
+
 // bar.sync that also tells everyone whether `mine` holds in any of the threads.
 template <int kBarrier, int kThreads>
 __device__ inline bool bar_red_or(bool mine) {
@@ -215,6 +221,15 @@ __device__ inline void cp_async_bulk_tensor_3d(std::uint32_t to, const void* map
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
       : "memory");
 }
+// The same the other way; done when the group that it is committed to has read shared memory, then has been written.
+__device__ inline void cp_async_bulk_tensor_3d_store(const void* map, int x, int y, int z, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z), "r"(from)
+               : "memory");
+}
+__device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all groups of this thread have read shared memory.
+__device__ inline void cp_async_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }

@@ -531,6 +531,12 @@ TEST(Mistakes, Barriers) {
   EXPECT_FINDING(finding(kernel("bar.sync 1, 32;  bar.sync 1, 33;"), job), "no multiple of 32");
   EXPECT_FINDING(finding(kernel("setp.lt.u32 p1, r60, 32; @p1 bar.sync 1, 64; @!p1 bar.sync 1, 96;"), job),
                  "different numbers of threads");
+  const auto apart = [](const std::string& sync) {
+    return kernel("setp.lt.u32 p1, r60, 32; @p1 " + sync + " 1, 64; @!p1 " + sync + " 1, 64;");
+  };
+  EXPECT_FINDING(finding(apart("bar.sync"), job), "at another instruction");
+  EXPECT_FINDING(finding(apart("barrier.sync.aligned"), job), "at another instruction");
+  EXPECT_EQ(finding(apart("barrier.sync"), job), "nothing");
 }
 
 TEST(Mistakes, Mbarriers) {

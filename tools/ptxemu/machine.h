@@ -141,6 +141,7 @@ struct Mbarrier {
 struct Barrier {
   u32 threads = 0;  // expected; 0: all that live
   u32 arrived = 0;
+  const Op* waits = nullptr;  // where the warps of this generation wait, if by an aligned form
   u64 generation = 0;
   bool any = false, all = true, result_any = false, result_all = false;
   u32 result_count = 0, count = 0;
@@ -239,6 +240,8 @@ struct Warp {
   std::vector<u8> pending, dirty;  // fragment registers: in a product under way; written since the last fence
   std::deque<Copy> copies;
   std::array<u32, kLanes> copy_groups{};  // committed
+  // Tensor copies from shared memory by thread: they read when a wait for that asks for it, as late as they may.
+  std::array<std::vector<std::function<void()>>, kLanes> stores;
   bool cluster_arrived = false;
   u64 cluster_token = 0;
   u32 registers = 0;  // setmaxnreg

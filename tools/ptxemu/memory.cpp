@@ -401,11 +401,12 @@ u32 swizzled(u32 address, u32 swizzle_bytes) {
   return address ^ ((address >> 7 & mask) << 4);
 }
 
+// `variant` 0: to shared memory, a[1] the map, a[0] the tile. 1: the other way.
 void start_tensor(Warp& w, const Op& op, u32 mask) {
   const u32* refs = &w.code->lists[op.list];
   for (u32 left = mask; left; left &= left - 1) {
     const int lane = std::countr_zero(left);
-    const u32 to = w.cells<u32>(op.a[0])[lane], barrier = w.cells<u32>(op.a[2])[lane];
+    const u32 to = w.cells<u32>(op.a[0])[lane], barrier = op.variant ? 0 : w.cells<u32>(op.a[2])[lane];
     const u64 map_address = w.cells<u64>(op.a[1])[lane];
     TensorMap map;
     std::memcpy(&map, resolve<Space::kGeneric>(w, op, map_address, 64, lane, Access::kRead), sizeof map);
@@ -419,11 +420,13 @@ void start_tensor(Warp& w, const Op& op, u32 mask) {
     }
     const u32 row_bytes = map.box[0] * map.element_bytes, bytes = rows * row_bytes;
     const Place place = find_shared(w, op, to, bytes, map.swizzle_bytes ? 128 : 16);
-    touch(w, op, place, bytes, Access::kAsyncWrite);
-    std::memset(place.cta->shared.data() + place.at, 0xff, bytes);
-    find_mbarrier(w, op, barrier);
+    touch(w, op, place, bytes, op.variant ? Access::kAsyncRead : Access::kAsyncWrite);
     w.cta->cluster->stats.global_bytes += bytes;
-    later(w, [=, &w, &op] {
+    if (op.variant == 0) {
+      std::memset(place.cta->shared.data() + place.at, 0xff, bytes);
+      find_mbarrier(w, op, barrier);
+    }
+    const auto copy = [=, &w, &op] {
       u8* shared = place.cta->shared.data();
       for (u32 row = 0; row < rows; ++row) {
         u64 from = map.base;
@@ -441,16 +444,29 @@ void start_tensor(Warp& w, const Op& op, u32 mask) {
                        swizzled(place.at + kSharedStart + row * row_bytes + x * map.element_bytes, map.swizzle_bytes) -
                        kSharedStart;
           if (inside && column >= 0 && column < static_cast<i64>(map.size[0])) {
-            std::memcpy(target,
-                        find_global(w, op, from + static_cast<u64>(column) * map.element_bytes, map.element_bytes, 1),
-                        map.element_bytes);
-          } else {
+            u8* element = find_global(w, op, from + static_cast<u64>(column) * map.element_bytes, map.element_bytes, 1);
+            std::memcpy(op.variant ? element : target, op.variant ? target : element, map.element_bytes);
+          } else if (op.variant == 0) {
             std::memset(target, 0, map.element_bytes);
           }
         }
       }
-      complete_bytes(*w.cta->cluster, find_mbarrier(w, op, barrier), bytes);
-    });
+      if (op.variant == 0) complete_bytes(*w.cta->cluster, find_mbarrier(w, op, barrier), bytes);
+    };
+    if (op.variant) {
+      w.stores[static_cast<std::size_t>(lane)].push_back(copy);
+    } else {
+      later(w, copy);
+    }
+  }
+}
+
+// cp.async.bulk.wait_group 0 and wait_group.read 0.
+void wait_stores(Warp& w, const Op&, u32 mask) {
+  for (u32 left = mask; left; left &= left - 1) {
+    auto& stores = w.stores[static_cast<std::size_t>(std::countr_zero(left))];
+    for (const auto& store : stores) store();
+    stores.clear();
   }
 }
 
@@ -604,7 +620,18 @@ bool compile_memory(Builder& b, const Instruction& i, Op& op) {
     op.run = start_copy;
     return !op.wide_address && from.wide_address && from.value >= 0;
   }
-  if (i.part[2] != "bulk" || i.has("multicast::cluster") || !i.has("mbarrier::complete_tx::bytes")) return false;
+  if (i.name == "cp.async.bulk.commit_group") {
+    op.run = nothing;
+    return true;
+  }
+  if (i.part[2] == "bulk" && i.part[3] == "wait_group") {
+    op.run = wait_stores;
+    return i.op[0].value == 0;
+  }
+  const bool stores = i.has("bulk_group");
+  if (i.part[2] != "bulk" || i.has("multicast::cluster") || (!stores && !i.has("mbarrier::complete_tx::bytes"))) {
+    return false;
+  }
   // Their addresses are plain registers.
   const auto plain = [&](const Operand& o, bool wide) {
     Op address;
@@ -614,13 +641,19 @@ bool compile_memory(Builder& b, const Instruction& i, Op& op) {
   };
   if (i.part[3] == "tensor") {
     std::vector<u32> refs;
-    for (const Operand& o : i.op[1].parts) refs.push_back(b.in(o, 32));
+    for (const Operand& o : i.op[stores ? 0 : 1].parts) refs.push_back(b.in(o, 32));
     op.list = b.list(refs);
     op.listed = static_cast<u32>(refs.size());
-    op.a = {plain(i.op[0], false), plain(i.op[1], true), plain(i.op[2], false)};
+    op.variant = stores;
     op.run = start_tensor;
+    if (stores) {
+      op.a = {plain(i.op[1], false), plain(i.op[0], true)};
+      return i.has("global") && i.has("shared::cta");
+    }
+    op.a = {plain(i.op[0], false), plain(i.op[1], true), plain(i.op[2], false)};
     return i.has("global") && i.has("shared::cluster");
   }
+  if (stores) return false;
   op.variant = i.has("shared::cta") && !i.has("global");
   op.a = {plain(i.op[0], false), plain(i.op[1], !op.variant), b.in(i.op[2], 32), plain(i.op[3], false)};
   op.run = start_bulk;

@@ -210,13 +210,13 @@ void open_if_full(Cta& cta, Barrier& b) {
   b.result_all = b.all;
   b.result_count = b.count;
   b.any = false, b.all = true, b.count = 0;
-  b.arrived = 0;
+  b.arrived = 0, b.waits = nullptr;
   ++b.generation;
   b.completed = b.arriving;
   ++cta.cluster->events;
 }
 
-// `variant`: what it is; a[0] result, a[1] number, a[2] threads, a[3] source predicate.
+// `variant`: what it is; `width` 1: an aligned form; a[0] result, a[1] number, a[2] threads, a[3] source predicate.
 enum : u32 { kSync, kArriveOnly, kAnd, kOr, kCount };
 void bar(Warp& w, const Op& op, u32 mask) {
   const u32 number = w.cells<u32>(op.a[1])[std::countr_zero(mask)];
@@ -229,6 +229,10 @@ void bar(Warp& w, const Op& op, u32 mask) {
     b.threads = threads;
     b.arrived += kLanes;
     if (threads && b.arrived > threads) finding(w, op, "more warps arrive at the barrier than it has threads");
+    if (op.width && op.variant != kArriveOnly) {
+      if (b.waits && b.waits != &op) finding(w, op, "other warps wait at another instruction for this aligned barrier");
+      b.waits = &op;
+    }
     if (op.variant >= kAnd) {
       const u32 p = w.p[op.a[3]] & mask;
       b.any = b.any || p != 0;
@@ -483,6 +487,7 @@ bool compile_barrier(Builder& b, const Instruction& i, Op& op) {
     return i.part[2] == "arrive" || i.part[2] == "wait";
   }
   op.a[2] = kNone;
+  op.width = i.part[0] == "bar" || i.has("aligned");
   if (what == "sync" || what == "arrive") {
     op.variant = what == "sync" ? kSync : kArriveOnly;
     op.a[1] = b.in(i.op[0], 32);

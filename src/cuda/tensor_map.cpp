@@ -1,0 +1,44 @@
+// Implements tensor_map.h.
+#include "cuda/tensor_map.h"
+
+#include "core/error.h"
+#include "cuda/device.h"
+
+namespace pasa::cuda {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's function, found at run time so that the library loads without a driver.
+Encode encoder() {
+  static const Encode found = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result),
+          "cudaGetDriverEntryPointByVersion");
+    return reinterpret_cast<Encode>(function);
+  }();
+  return found;
+}
+
+}  // namespace
+
+CUtensorMap make_tensor_map(const void* data, std::int64_t tokens, int heads, int columns,
+                            const std::int64_t (&stride)[2], int box_heads) {
+  const auto unsigned64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
+  const cuuint64_t sizes[3] = {unsigned64(columns), unsigned64(heads), unsigned64(tokens)};
+  // The stride of a dimension of one element means nothing, so it may be anything.
+  const cuuint64_t head_bytes = unsigned64(heads > 1 ? stride[1] : columns) * 2;
+  const cuuint64_t token_bytes = tokens > 1 ? unsigned64(stride[0]) * 2 : head_bytes * sizes[1];
+  const cuuint64_t strides[2] = {head_bytes, token_bytes};
+  const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_heads), 1}, steps[3] = {1, 1, 1};
+  CUtensorMap map;
+  // Words of 16 bits are copied as they are: bf16 stands for f16 too.
+  const CUresult result = encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides,
+                                    box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  require(PASA_ERROR_INTERNAL, result == CUDA_SUCCESS, "cuTensorMapEncodeTiled returned ", static_cast<int>(result));
+  return map;
+}
+
+}  // namespace pasa::cuda
