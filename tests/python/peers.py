@@ -192,7 +192,7 @@ def aiter(
 def suites(options: argparse.Namespace, end: float) -> list[tuple]:
     """(name, function, arguments) of each process's work."""
     checkout, jobs = options.checkout, options.jobs
-    if options.library == "flash_mla":
+    if options.peer == "flash_mla":
         decode = [("decode", flash_mla_decode, (checkout, share, jobs, end)) for share in range(jobs)]
         work = [("prefill", flash_mla_prefill, (checkout,)), *decode]
     else:
@@ -218,7 +218,7 @@ def _host_name() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("library", choices=("flash_mla", "aiter"))
+    parser.add_argument("peer", choices=("flash_mla", "aiter"))
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"))
@@ -229,10 +229,10 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="of pasa")
     parser.add_argument("--revision", default="", help="of the checkout")
     options = parser.parse_args()
-    if options.library == "flash_mla" and (options.only or options.host):
+    if options.peer == "flash_mla" and (options.only or options.host):
         parser.error("--only and --host are for aiter's tests")
 
-    command = f"peers.py {options.library} CHECKOUT --jobs {options.jobs}"
+    command = f"peers.py {options.peer} CHECKOUT --jobs {options.jobs}"
     command += f" --seconds {options.seconds:g}" if options.seconds < float("inf") else ""
     command += f" --suite {shlex.quote(options.suite)}" if options.suite else ""
     command += f" --only {shlex.quote(options.only)}" if options.only else ""
@@ -251,11 +251,11 @@ def main() -> int:
                 counts[running[done]][outcome] += count
             print(failures, end="", flush=True)
     for name, of in counts.items():
-        print(f"{options.library} {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in of.items()))
+        print(f"{options.peer} {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in of.items()))
     if options.json:
         results = json.loads(options.json.read_text()) if options.json.exists() else {}
         for name, of in counts.items():
-            results[f"{options.library} {name}{' on the CPU' if options.host else ''}"] = {
+            results[f"{options.peer} {name}{' on the CPU' if options.host else ''}"] = {
                 **of,
                 "revision": options.revision,
                 "device": _host_name() if options.host else torch.cuda.get_device_name(),
