@@ -68,7 +68,7 @@ class Tuner {
     machine_ = backend_.machine(checked);
     Outcome outcome{.shape = {.kernel = kernel_, .keys = key_class(checked), .heads = checked.heads}};
     outcome.shape.tokens = checked.tokens;
-    for (int i = 0; i < checked.source_count; ++i) outcome.shape.length += checked.average_keys(i);
+    outcome.shape.length = checked.average_keys();
     outcome.planned = outcome.best = time(problem, {}, 1, &outcome.plan);
 
     const bool has_tiles = device_.type() != PASA_CPU && checked.heads > 16;

@@ -82,6 +82,11 @@ struct Problem : Shape {
     if (source[index].ragged) return lists ? (s.nnz + lists - 1) / lists : 0;
     return s.width;
   }
+  std::int64_t average_keys() const {  // of all sources
+    std::int64_t keys = 0;
+    for (int i = 0; i < source_count; ++i) keys += average_keys(i);
+    return keys;
+  }
 };
 
 // The entries of one row's list. Rows that share a list are the last tokens of its sequence: the n-th from the end does not

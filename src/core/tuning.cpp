@@ -35,12 +35,6 @@ Tuned read_entry(const nlohmann::json& from) {
   return entry;
 }
 
-std::int64_t length_of(const Problem& problem) {
-  std::int64_t length = 0;
-  for (int i = 0; i < problem.source_count; ++i) length += problem.average_keys(i);
-  return length;
-}
-
 constexpr std::int64_t tiles_of(std::int64_t heads) { return (heads + 15) / 16; }
 
 }  // namespace
@@ -55,7 +49,7 @@ std::string key_class(const Shape& shape) {
 }
 
 bool Tuned::serves(const Problem& problem) const {
-  const std::int64_t keys_of_row = length_of(problem);
+  const std::int64_t keys_of_row = problem.average_keys();
   return problem.tokens <= tokens && problem.tokens * 8 > tokens * 7 && keys_of_row <= length &&
          keys_of_row * 4 > length * 3 && tiles_of(problem.heads) == tiles_of(heads) && key_class(problem) == keys;
 }
@@ -114,7 +108,7 @@ std::string apply_tuning(const TuningTable& table, const Backend& backend, Probl
   }
   if (!best) {
     return concat("not tuned: ", table.path, ": nothing better was found, or nothing timed, near ", problem.heads,
-                  " heads, ", problem.tokens, " rows, ", length_of(problem), " ", key_class(problem), " keys");
+                  " heads, ", problem.tokens, " rows, ", problem.average_keys(), " ", key_class(problem), " keys");
   }
   problem.block_h = best->block_h;
   problem.splits = best->splits;

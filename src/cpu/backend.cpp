@@ -64,8 +64,7 @@ struct Partials {
 int choose_splits(const Problem& p, int threads) {
   const std::int64_t rows = p.tokens * ((p.heads + 127) / 128);
   if (rows == 0 || threads == 1 || rows >= 8 * std::int64_t{threads}) return 1;
-  std::int64_t keys = 0;
-  for (int s = 0; s < p.source_count; ++s) keys += p.average_keys(s);
+  const std::int64_t keys = p.average_keys();
   const std::int64_t least = std::max<std::int64_t>(64, 192 * 32 / (p.heads + 16));
   int best = 1;
   std::int64_t best_cost = 0;

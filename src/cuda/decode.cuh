@@ -401,7 +401,7 @@ __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<
       store_partial_row(to, o, r, factor[r]);
     } else {
       std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + half * (kValueDim / 2);
-      store_row<Word16::kBf16>(to, o, r, factor[r], real);
+      store_row(to, o, r, factor[r], real);
     }
   }
 }

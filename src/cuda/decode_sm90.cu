@@ -22,7 +22,7 @@
 #include "cuda/few_heads.cuh"
 #include "cuda/launch.h"
 #include "cuda/many_heads.cuh"
-#include "cuda/tensor_map.h"
+#include "cuda/sm90.h"
 
 namespace pasa::cuda {
 namespace {
@@ -126,10 +126,6 @@ Variant variant(Family family, int group_heads, pasa_kv_format format, int dim) 
   }
 }
 
-bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(pointer) % of == 0; }
-
-pasa_kv_format layout_of(pasa_kv_format format) { return format == PASA_KV_PACKED_BF16 ? PASA_KV_BF16 : format; }
-
 std::string decline(const Problem& problem) {
   if (std::string reason = unavailable_on(problem.device_index, 90); !reason.empty()) return reason;
   const Device& gpu = device(problem.device_index);
@@ -153,8 +149,7 @@ std::string decline(const Problem& problem) {
     entries += problem.source[s].ragged ? source.nnz : source.width;
   }
   if (entries > INT32_MAX - kTileTokens * 64) return "the lists hold more entries than 32 bits count";
-  const auto& stride = problem.q_stride;
-  if (!is_multiple(problem.q, 16) || (problem.tokens > 1 && stride[0] % 8) || (problem.heads > 1 && stride[1] % 8)) {
+  if (!copies_in_16_bytes(problem, problem.q, problem.q_stride)) {
     return "q's address or strides are no multiple of 16 bytes, which the copy engine needs";
   }
   if (!is_multiple(problem.out, 16) || problem.out_stride[0] % 8 || problem.out_stride[1] % 8) {
@@ -221,8 +216,7 @@ constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250},   // kMany
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
-  std::int64_t keys = 0;
-  for (int s = 0; s < problem.source_count; ++s) keys += problem.average_keys(s);
+  const std::int64_t keys = problem.average_keys();
   Detail best{};
   double least = 0;
   const auto consider = [&](Family family, int group_heads, int rank_splits) {
@@ -277,8 +271,7 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
   config.stream = static_cast<cudaStream_t>(stream);
-  const CUtensorMap q_map =
-      make_tensor_map(problem.q, problem.tokens, problem.heads, problem.dim, problem.q_stride, detail.group_heads);
+  const CUtensorMap q_map = make_tensor_map(problem, problem.q, problem.q_stride, problem.dim, detail.group_heads);
   check(cudaLaunchKernelEx(&config, its.kernel, params, q_map), "decode_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/true, stream);
 }

@@ -143,10 +143,9 @@ __device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
   }
 }
 
-// Row r of this thread's two, times `factor`, to the 256 columns at `to`. All lanes take part; only rows that are `real` are
+// Row r of this thread's two, times `factor`, to the 256 columns at `to` as bf16. All lanes take part; only rows that are `real` are
 // written.
-template <Word16 kWord>
-__device__ void store_row(std::uint16_t* to, const float (&o)[128], int r, float factor, bool real) {
+__device__ inline void store_row(std::uint16_t* to, const float (&o)[128], int r, float factor, bool real) {
   // Four lanes hold two of every eight columns; after the exchange each holds all eight of one group in four.
   const bool zero = factor == 0;  // of whatever the sums hold
 #pragma unroll
@@ -155,7 +154,7 @@ __device__ void store_row(std::uint16_t* to, const float (&o)[128], int r, float
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int from = 4 * (j + k) + 2 * r;
-      x[k] = zero ? 0 : pack<kWord>(o[from] * factor, o[from + 1] * factor);
+      x[k] = zero ? 0 : pack<Word16::kBf16>(o[from] * factor, o[from + 1] * factor);
     }
     transpose_quad(x);
     if (real) *reinterpret_cast<uint4*>(to + 8 * (j + threadIdx.x % 4)) = {x[0], x[1], x[2], x[3]};

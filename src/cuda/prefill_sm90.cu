@@ -28,7 +28,7 @@
 #include "cuda/gather.cuh"
 #include "cuda/launch.h"
 #include "cuda/ptx.cuh"
-#include "cuda/tensor_map.h"
+#include "cuda/sm90.h"
 #include "cuda/tile.cuh"
 
 namespace pasa::cuda {
@@ -644,11 +644,6 @@ Kernel kernel_of(const Problem& problem) {
   }
 }
 
-// 16-bit pools, packed or flat, are one format here.
-pasa_kv_format layout_of(pasa_kv_format format) { return format == PASA_KV_PACKED_BF16 ? PASA_KV_BF16 : format; }
-
-bool is_multiple(const void* pointer, std::uintptr_t of) { return reinterpret_cast<std::uintptr_t>(pointer) % of == 0; }
-
 // From here on, in items a multiprocessor, this kernel is faster than the decode kernel, which splits rows and does not pad few
 // heads to 64 (docs/sm90.md).
 constexpr double least_load(int heads) { return heads <= 32 ? 0.75 : 0.47; }
@@ -681,11 +676,8 @@ std::string decline(const Problem& problem) {
     entries += problem.source[s].ragged ? source.nnz : source.width;
   }
   if (entries > INT32_MAX - 4 * kTileTokens) return "the lists hold more entries than 32 bits count";
-  const auto even = [&](const void* data, const std::int64_t(&stride)[2]) {
-    return is_multiple(data, 16) && (problem.tokens < 2 || stride[0] % 8 == 0) &&
-           (problem.heads < 2 || stride[1] % 8 == 0);
-  };
-  if (!even(problem.q, problem.q_stride) || !even(problem.out, problem.out_stride)) {
+  if (!copies_in_16_bytes(problem, problem.q, problem.q_stride) ||
+      !copies_in_16_bytes(problem, problem.out, problem.out_stride)) {
     return "q or out is not at multiples of 16 bytes, the width of a copy";
   }
   if (problem.tokens * std::max(1, problem.splits) > INT32_MAX / 2 / groups_of(problem)) return "too many rows";
@@ -723,9 +715,8 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
   const Kernel kernel = kernel_of(problem);
-  const CUtensorMap out_map = args.partial ? CUtensorMap{}
-                                           : make_tensor_map(problem.out, problem.tokens, problem.heads, kValueDim,
-                                                             problem.out_stride, kTileHeads);
+  const CUtensorMap out_map =
+      args.partial ? CUtensorMap{} : make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, kTileHeads);
   kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params, out_map);
   check(cudaGetLastError(), "prefill_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);

@@ -1,5 +1,5 @@
-// Implements tensor_map.h.
-#include "cuda/tensor_map.h"
+// Implements sm90.h.
+#include "cuda/sm90.h"
 
 #include "core/error.h"
 #include "cuda/device.h"
@@ -23,13 +23,12 @@ Encode encoder() {
 
 }  // namespace
 
-CUtensorMap make_tensor_map(const void* data, std::int64_t tokens, int heads, int columns,
-                            const std::int64_t (&stride)[2], int box_heads) {
+CUtensorMap make_tensor_map(const Problem& problem, const void* data, const std::int64_t (&stride)[2], int columns,
+                            int box_heads) {
   const auto unsigned64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
-  const cuuint64_t sizes[3] = {unsigned64(columns), unsigned64(heads), unsigned64(tokens)};
-  // The stride of a dimension of one element means nothing, so it may be anything.
-  const cuuint64_t head_bytes = unsigned64(heads > 1 ? stride[1] : columns) * 2;
-  const cuuint64_t token_bytes = tokens > 1 ? unsigned64(stride[0]) * 2 : head_bytes * sizes[1];
+  const cuuint64_t sizes[3] = {unsigned64(columns), unsigned64(problem.heads), unsigned64(problem.tokens)};
+  const cuuint64_t head_bytes = unsigned64(problem.heads > 1 ? stride[1] : columns) * 2;
+  const cuuint64_t token_bytes = problem.tokens > 1 ? unsigned64(stride[0]) * 2 : head_bytes * sizes[1];
   const cuuint64_t strides[2] = {head_bytes, token_bytes};
   const cuuint32_t box[3] = {64, static_cast<cuuint32_t>(box_heads), 1}, steps[3] = {1, 1, 1};
   CUtensorMap map;
