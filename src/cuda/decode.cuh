@@ -17,11 +17,12 @@ constexpr int kTileTokens = kPanelRows, kWarpgroup = 128, kMaxCluster = 16;
 constexpr int kManyHeads = 64;  // that a block serves at most
 // What a launch fixes beside the arguments.
 struct LaunchShape {
-  std::int32_t groups;            // of heads; a cluster serves one
-  std::int32_t group_heads;       // heads of a group
-  std::int32_t log2_rank_splits;  // of the blocks of a cluster, which split a row's tokens
-  std::uint32_t items;            // rows x splits x groups
-  Divider by_groups;
+  std::int32_t groups;        // of heads; a cluster serves one
+  std::int32_t group_heads;   // heads of a group
+  std::int32_t ranks;         // blocks of a cluster, which split a row's tokens
+  std::int32_t log2_mergers;  // of the ranks that merge what all have summed, where sums are pushed
+  std::uint32_t items;        // rows x splits x groups
+  Divider by_groups, by_ranks;
 };
 
 struct Params {
@@ -48,7 +49,7 @@ struct Smem {
   Panel<kTileTokens> keys[2][kPanels<kDim>];  // later the output on its way out, float [kHeads][512]
   Panel<kHeads> p;                            // [head][token]; later the merge's weights, Partial [16][kHeads]
   uint4 aside[kDim == kValueDim ? 5 * kConverters : 1];  // records on their way
-  alignas(16) std::uint32_t info[2][8];                  // per tile and 8 tokens: valid bits, kLast
+  alignas(16) std::uint32_t info[2][4];                  // per tile: a valid bit for each token; not 0: the row's last
   float rescale[kHeads];                                 // what P V's sums so far are multiplied by
   float sink[kHeads];                                    // of few heads
   float ref[kHeads];                                     // what a row's P is relative to
@@ -60,20 +61,20 @@ struct Smem {
   std::int32_t last;                                     // P is a row's last
   std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, room_free, sums_in;
 };
-constexpr std::uint32_t kLast = kLastTile;  // in Smem::info
 
 // Where this block stands: its cluster, its rank in it, and what item `i` is to it. Nothing is stored: all of it follows from
 // special registers and constants, and the product warpgroups have no register to spare.
 struct Role {
   const Params& params;
 
-  __device__ bool merges() const { return params.shape.log2_rank_splits > 0; }
-  __device__ std::uint32_t rank_splits() const { return 1u << params.shape.log2_rank_splits; }
-  __device__ std::uint32_t rank() const { return blockIdx.x & (rank_splits() - 1); }
+  __device__ bool merges() const { return params.shape.ranks > 1; }
+  __device__ std::uint32_t ranks() const { return params.shape.ranks; }
+  __device__ std::uint32_t mergers() const { return 1u << params.shape.log2_mergers; }
+  __device__ std::uint32_t rank() const { return blockIdx.x - first() * ranks(); }
   // A cluster takes every step()-th item.
   __device__ std::uint32_t count() const { return params.shape.items; }
-  __device__ std::uint32_t first() const { return blockIdx.x >> params.shape.log2_rank_splits; }
-  __device__ std::uint32_t step() const { return gridDim.x >> params.shape.log2_rank_splits; }
+  __device__ std::uint32_t first() const { return divide(blockIdx.x, params.shape.by_ranks); }
+  __device__ std::uint32_t step() const { return divide(gridDim.x, params.shape.by_ranks); }
   // Nobody leaves while a neighbour may still reach into its shared memory.
   __device__ void leave() const {
     if (!merges()) return;
@@ -104,8 +105,9 @@ struct Role {
     std::int32_t begin, end;
   };
   __device__ Slice slice(std::int32_t count) const {
-    const int log2 = params.shape.log2_rank_splits;
-    const std::int32_t chunk = log2 == 0 ? count : ((count + (1 << log2) - 1 >> log2) + 7) & ~7;
+    const std::int32_t ranks = params.shape.ranks;
+    const std::int32_t chunk =
+        ranks == 1 ? count : (static_cast<std::int32_t>(divide(count + ranks - 1, params.shape.by_ranks)) + 7) & ~7;
     const std::int32_t begin = min(count, chunk * static_cast<std::int32_t>(rank()));
     return {begin, min(count, begin + chunk)};
   }
@@ -139,53 +141,91 @@ struct Address {
 
 // ---- convert: two warpgroups -------------------------------------------------------------------------------------------
 
+// kFirst: the half of a tile that is made first, 0 is the left one. Where a record's registers are few, the right half of the next
+// tile is made before the left half's registers are looked at again, so that loads to registers begin and end in one
+// round of the loop: the compiler waits, at a loop's first branch, for all that the round before has left on its way.
 // behind_item(): when an item's last tile is made.
-template <typename Format, typename S, typename Behind>
+template <int kFirst, typename Format, typename S, typename Behind>
 __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   using Piece = Pieces<Format>;
-  const int warp = threadIdx.x / 32 % 8, lane = threadIdx.x % 32;
+  constexpr bool kTail = Format::kScaling == Scaling::kTailUe8m0;
+  constexpr bool kAhead = kFirst == 1 && Piece::kFlight - Piece::kAside <= 8;
+  const std::uint32_t warp = ptx::uniform(threadIdx.x / 32 % 8);
   const bool nan_to_zero = role.params.args.nan_to_zero;
 
   Stream<Format, Role> stream(role.params.args, role, 8 * warp);
   Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
+  const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
+    records.template load<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, zero);
+  };
+  const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
+    const int tile = use % 2;
+    ptx::mbarrier_wait(at.free(tile, kHalf), use / 2 % 2 ^ 1);
+    records.template convert<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, nan_to_zero,
+                                                                                                   at.keys(tile));
+    __syncwarp();
+    const bool elected = ptx::elect_sync();
+    if (kHalf == 1 && elected) ptx::st_shared_byte(at.info(tile) + warp, unit.valid & 0xff);
+    if (kHalf == 1 && elected && warp == 0) ptx::st_shared(at.info(tile) + 8, unit.valid & kLastTile);
+    if (elected) ptx::mbarrier_arrive(at.full(tile, kHalf));
+  };
+  // The scales of the unit that the stream has yielded last. Returns 0 when they are known.
+  const auto take_scales = [&] {
+    if constexpr (!kTail) {
+      records.use_scales();
+      return 0u;
+    }
+    const uint2 tail = stream.tail();
+    records.use_scales(tail);
+    return ptx::zero_behind(tail.x | tail.y);
+  };
+
   Unit unit = stream.next();
   records.load_scales(unit);
-  records.template load<0, Piece::kFlight, S::kRoom>(unit);
+  load.template operator()<kFirst>(unit);
+  if constexpr (Piece::kWhole) load.template operator()<!kFirst>(unit);
   ptx::barrier_cluster_wait();  // barriers are initialised everywhere
 
-  std::uint32_t use = 0;
-  for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
-    for (bool last = false; !last; ++use) {
-      last = (unit.valid & kLastTile) != 0;
-      const int tile = use % 2;
-      const std::uint32_t parity = use / 2 % 2, keys = at.keys(tile);
-      if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-        records.use_scales(stream.tail());
-      } else {
-        records.use_scales();
+  std::uint32_t item = role.first();
+  if (item >= role.count()) return;
+  if constexpr (kAhead) {
+    take_scales();
+    Unit next = stream.next();
+    records.load_scales(next);
+    make.template operator()<1>(unit, 0);
+    load.template operator()<Piece::kWhole>(Piece::kWhole ? next : unit);
+    for (std::uint32_t use = 0;; ++use) {
+      make.template operator()<0>(unit, use);
+      // Scale bytes are looked at before the next half is asked for: or the wait for them is one for that half.
+      const std::uint32_t zero = take_scales();
+      const Unit after = stream.next();
+      records.load_scales(after);
+      load.template operator()<!Piece::kWhole>(next, zero);
+      if (unit.valid & kLastTile) {
+        behind_item();
+        item += role.step();
+        if (item >= role.count()) return;
       }
-      const Unit next = stream.next();
-      records.load_scales(next);
-
-      // Converts pieces [kFrom, kTo), then asks for what their registers are free for.
-      const auto pieces = [&]<int kFrom, int kTo>(int half) {
-        ptx::mbarrier_wait(at.free(tile, half), parity ^ 1);
-        records.template convert<kFrom, kTo, S::kRoom>(unit, nan_to_zero, keys);
-        if (half == 1 && lane == 0) ptx::st_shared(at.info(tile) + warp * 4, unit.valid);
-        __syncwarp();
-        if (lane == 0) ptx::mbarrier_arrive(at.full(tile, half));
-        if constexpr (kTo + Piece::kFlight <= Piece::kCount) {
-          records.template load<kFrom + Piece::kFlight, kTo + Piece::kFlight, S::kRoom>(unit);
-        } else {
-          constexpr int kBack = Piece::kCount - Piece::kFlight;
-          records.template load<kFrom - kBack, kTo - kBack, S::kRoom>(next);
-        }
-      };
-      pieces.template operator()<0, Piece::kLeft>(0);
-      pieces.template operator()<Piece::kLeft, Piece::kCount>(1);
+      make.template operator()<1>(next, use + 1);
+      load.template operator()<Piece::kWhole>(Piece::kWhole ? after : next);
       unit = next;
+      next = after;
     }
-    behind_item();
+  } else {
+    for (std::uint32_t use = 0; item < role.count(); item += role.step()) {
+      for (bool last = false; !last; ++use) {
+        last = (unit.valid & kLastTile) != 0;
+        take_scales();
+        const Unit next = stream.next();
+        records.load_scales(next);
+        make.template operator()<kFirst>(unit, use);
+        load.template operator()<Piece::kWhole ? kFirst : !kFirst>(Piece::kWhole ? next : unit);
+        make.template operator()<!kFirst>(unit, use);
+        load.template operator()<Piece::kWhole ? !kFirst : kFirst>(next);
+        unit = next;
+      }
+      behind_item();
+    }
   }
 }
 
@@ -195,6 +235,7 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
   const auto item = role.item(ptx::opaque(i));
   const int box_heads = min(S::kHeads, role.params.shape.group_heads);
   ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<S::kDim> * box_heads * kPanelRowBytes);
+#pragma unroll 1
   for (int panel = 0; panel < kPanels<S::kDim>; ++panel) {
     ptx::cp_async_bulk_tensor_3d(at.q(panel), map, panel * kPanelColumns, item.head, static_cast<int>(item.token),
                                  at.q_full());
@@ -213,17 +254,18 @@ __device__ inline Finish fast_finish(float m, float l, float sink) {
 
 // ---- the merge of a split row, by pushing --------------------------------------------------------------------------------
 //
-// Rank r of a cluster merges value dims [512 / ranks * r, ...) of all heads. A block pushes what it has summed of them, and
-// (m, l) of every head, straight into that rank's shared memory (st_async; `sums_in` there counts the bytes), once every rank
-// has said that its room is free (announce_room): at the latest when its own sums are final, so that nobody waits long.
-// Then each rank merges what it finds at home (merge_weights, and the caller's sum) and may leave.
+// Ranks below mergers() merge: rank r value dims [512 / mergers * r, ...) of all heads. A block pushes what it has summed of them,
+// and (m, l) of every head, straight into that rank's shared memory (st_async; `sums_in` there counts the bytes), once every
+// merger has said that its room is free (announce_room): at the latest when its own sums are final, so that nobody waits
+// long. Then each merger merges what it finds at home (merge_weights, and the caller's sum); everybody may leave.
 
 // One warp, when this block's room for `bytes` of sums and parts is free.
 template <typename S>
 __device__ void announce_room(const Role& role, Address<S> at, int bytes) {
+  if (role.rank() >= role.mergers()) return;
   const std::uint32_t lane = threadIdx.x % 32;
   if (lane == 0) ptx::mbarrier_arrive_expect_tx(at.sums_in(), bytes);
-  if (lane < role.rank_splits()) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(at.room_free(), lane));
+  if (lane < role.ranks()) ptx::mbarrier_arrive_cluster(ptx::map_to_rank(at.room_free(), lane));
 }
 
 // Waits for all sums and makes of the parts [rank][head] and the heads' sinks the ranks' factors: set(rank, head, factor), and in
@@ -239,7 +281,7 @@ __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Addres
                                 float* finish, Set&& set) {
   constexpr int kEach = S::kHeads / kWarps, kLanes = 32 / kEach, kMost = (kMaxCluster + kLanes - 1) / kLanes;
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 % kWarps * kEach + lane % kEach, first = lane / kEach;
-  const int ranks = static_cast<int>(role.rank_splits());
+  const int ranks = static_cast<int>(role.ranks());
   const float sink = sinks[row];
   ptx::mbarrier_wait(at.sums_in(), parity);
   Partial part[kMost];
@@ -293,7 +335,7 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
   constexpr int kHeads = S::kHeads;
   const Args& args = role.params.args;
   const auto item = role.item(i);
-  const int splits = static_cast<int>(role.rank_splits()), thread = threadIdx.x;
+  const int splits = static_cast<int>(role.ranks()), thread = threadIdx.x;
   ptx::barrier_cluster_arrive();
   ptx::barrier_cluster_wait();
 
@@ -369,14 +411,27 @@ __device__ void finish_head(const Role& role, const Role::Item& item, S& smem, i
   }
 }
 
-// Writes one half of the output from its fragment: half 0 is the left half.
+// Writes one half of the output from its fragment: half 0 is the left half. `stage`: four panels that this warpgroup alone uses now.
 template <typename S>
 __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<S> at, float (&o)[128],
-                           const float (&factor)[2]) {
+                           const float (&factor)[2], std::uint32_t stage) {
   const Args& args = role.params.args;
   const int thread = threadIdx.x % kWarpgroup;
   const Rows rows(thread);
   const auto item = role.item(ptx::opaque(i));
+  if (!role.merges() && !args.partial) {
+    ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads the panels any more
+    stage_half<Word16::kBf16>(stage, o, factor);
+    ptx::bar_sync(3 + half, kWarpgroup);
+    const int lane = thread % 32, warp = thread / 32;
+    std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head) + half * (kValueDim / 2);
+#pragma unroll 8
+    for (int row = warp; row < item.heads; row += 4) {
+      *reinterpret_cast<uint4*>(out + row * args.out_stride[1] + 8 * lane) =
+          ptx::ld_shared(stage + lane / 8 * kPanelBytes + chunk_offset(row, lane % 8));
+    }
+    return;
+  }
   const int column = half * (kValueDim / 2) + thread % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -395,13 +450,10 @@ __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<
           ptx::st_shared(to_b + a * 128, float2{o[k] * factor[r], o[k + 1] * factor[r]});
         }
       }
-    } else if (args.partial) {
+    } else {
       if (!real) continue;
       float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
       store_partial_row(to, o, r, factor[r]);
-    } else {
-      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, head) + half * (kValueDim / 2);
-      store_row(to, o, r, factor[r], real);
     }
   }
 }

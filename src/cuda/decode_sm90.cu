@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
     }
     ptx::mbarrier_init(at.p_full(), kWarpgroup / 32);
     ptx::mbarrier_init(at.p_free(), kWarpgroup / 32);
-    ptx::mbarrier_init(at.room_free(), static_cast<int>(role.rank_splits()));
+    ptx::mbarrier_init(at.room_free(), static_cast<int>(role.mergers()));
     ptx::mbarrier_init(at.sums_in(), 1);
     ptx::fence_mbarrier_init();
   }
@@ -163,13 +163,13 @@ std::string decline(const Problem& problem) {
 struct Detail {
   Family family;
   int group_heads;
-  int rank_splits;
+  int ranks;              // blocks of a cluster
   std::int64_t clusters;  // at most, of a launch
 };
 
 cudaLaunchConfig_t launch_config(const Detail& detail, const Variant& variant, std::int64_t clusters,
                                  cudaLaunchAttribute (&attributes)[2]) {
-  const auto size = static_cast<unsigned>(detail.rank_splits);
+  const auto size = static_cast<unsigned>(detail.ranks);
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = size;
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
@@ -200,36 +200,43 @@ std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
   return count;
 }
 
+// Of a cluster's ranks those that merge, where sums are pushed: a power of two.
+constexpr int mergers(int ranks) { return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks))); }
+
 // Cycles of an item by the block's heads: its start and end, its tiles, and a merge of its blocks' sums.
 struct Cost {
   double ends, ends_per_head, tile, tile_per_head, merge, merge_per_head, merge_per_rank;
+  double surplus_per_head;  // where more ranks push than merge
 
   double of(int heads, double tiles, int ranks) const {
-    const double merging = ranks == 1 ? 0 : merge + merge_per_head * heads + merge_per_rank * ranks;
+    double merging = ranks == 1 ? 0 : merge + merge_per_head * heads + merge_per_rank * ranks;
+    merging += surplus_per_head * heads * (static_cast<double>(ranks) / mergers(ranks) - 1);
     return ends + ends_per_head * heads + (tile + tile_per_head * heads) * tiles + merging;
   }
 };
 
 // Measured on an H200: T = 1 to 64, every cluster size.
-constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250},   // kMany
-                           {4900, 50, 2500, 53, 1500, 62, 40}};  // kFew
+constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250, 0},      // kMany
+                           {4900, 50, 2500, 53, 1500, 62, 40, 300}};  // kFew
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
   const std::int64_t keys = problem.average_keys();
   Detail best{};
   double least = 0;
-  const auto consider = [&](Family family, int group_heads, int rank_splits) {
-    Detail detail{family, group_heads, rank_splits, 0};
+  const auto consider = [&](Family family, int group_heads, int ranks) {
+    Detail detail{family, group_heads, ranks, 0};
     detail.clusters = active_clusters(problem, detail);
     if (detail.clusters == 0) return;
     const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
     const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
     const std::int64_t rounds = (items + detail.clusters - 1) / detail.clusters;
-    const std::int64_t each = (keys / std::max(1, problem.splits) + rank_splits - 1) / rank_splits;
+    // Where more ranks push than merge there is room for one item.
+    if (family == Family::kFew && mergers(ranks) < ranks && rounds > 1) return;
+    const std::int64_t each = (keys / std::max(1, problem.splits) + ranks - 1) / ranks;
     const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
     const double cost =
-        static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, rank_splits);
+        static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, ranks);
     if (best.clusters == 0 || cost < least) best = detail, least = cost;
   };
   for (const Family family : families) {
@@ -237,9 +244,9 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
     if (problem.splits > 0 && families.size() > 1 && (family == Family::kFew) != (problem.heads <= 32)) continue;
     for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
       if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
-      for (int rank_splits = 1; rank_splits <= kMaxCluster; rank_splits *= 2) {
-        if (rank_splits > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
-        consider(family, group_heads, rank_splits);
+      for (const int ranks : {1, 2, 3, 4, 6, 8, 9, 12, kMaxCluster}) {
+        if (ranks > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
+        consider(family, group_heads, ranks);
       }
     }
   }
@@ -255,7 +262,7 @@ void plan(const Problem& problem, Plan& plan) {
   plan.workspace_bytes = partials_bytes(problem, plan.splits);
   plan.detail = std::make_shared<Detail>(detail);
   plan.summary = concat(detail.family == Family::kFew ? "few: " : "many: ", detail.group_heads,
-                        " heads x 64 keys, clusters of ", detail.rank_splits, ", splits ", plan.splits);
+                        " heads x 64 keys, clusters of ", detail.ranks, ", splits ", plan.splits);
 }
 
 void run(const Problem& problem, const Plan& plan, void* workspace, void* stream) {
@@ -265,8 +272,9 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const int groups = (problem.heads + detail.group_heads - 1) / detail.group_heads;
   const std::int64_t items = problem.tokens * plan.splits * groups;
   const Params params{args,
-                      {groups, detail.group_heads, std::countr_zero(static_cast<unsigned>(detail.rank_splits)),
-                       static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups))}};
+                      {groups, detail.group_heads, detail.ranks, std::countr_zero(static_cast<unsigned>(mergers(detail.ranks))),
+                       static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups)),
+                       make_divider(static_cast<std::uint32_t>(detail.ranks))}};
   cudaLaunchAttribute attributes[2] = {};
   const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);

@@ -202,11 +202,11 @@ __device__ void write_partial_columns(const Role& role, const Role::Item& item, 
 template <int kHeads>
 struct PushedSums {
   static constexpr int kRow = kHeads * sizeof(float), kBytes = kHeads * kValueDim * sizeof(float);
-  int log2_ranks;
+  int log2_mergers;
 
-  __device__ int log2_dims() const { return std::countr_zero(unsigned{kValueDim}) - log2_ranks; }
+  __device__ int log2_dims() const { return std::countr_zero(unsigned{kValueDim}) - log2_mergers; }
   __device__ int dims() const { return 1 << log2_dims(); }
-  __device__ int bytes() const { return kBytes >> log2_ranks; }  // from one rank
+  __device__ int bytes() const { return kBytes >> log2_mergers; }  // from one rank
   static __device__ int place(int head) { return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2; }
 };
 
@@ -214,7 +214,7 @@ struct PushedSums {
 template <int kFrom, int kTo, typename S>
 __device__ void push_columns(const Role& role, const S&, Address<S> at,
                              const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
-  const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
+  const PushedSums<S::kHeads> sums{role.params.shape.log2_mergers};
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
   for (int b = kFrom; b < kTo; ++b) {
@@ -239,7 +239,7 @@ __device__ void push_parts(const Role& role, const S& smem, Address<S> at) {
   const Args& args = role.params.args;
   const int row = threadIdx.x % S::kHeads;
   const Partial all = column(args, smem, row);
-  for (std::uint32_t rank = threadIdx.x / S::kHeads; rank < role.rank_splits(); rank += kWarpgroup / S::kHeads) {
+  for (std::uint32_t rank = threadIdx.x / S::kHeads; rank < role.mergers(); rank += kWarpgroup / S::kHeads) {
     const std::uint32_t barrier = ptx::map_to_rank(at.sums_in(), rank);
     ptx::st_async(ptx::map_to_rank(at.part(role.rank(), row), rank), barrier, float2{smem.ref[row], all.l});
     if (args.max_logits) ptx::st_async(ptx::map_to_rank(at.top(role.rank(), row), rank), barrier, all.m);
@@ -251,8 +251,8 @@ template <typename S>
 __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at, std::uint32_t parity) {
   constexpr int kGroups = S::kHeads / 4, kPairs = kWarpgroup / kGroups;  // pairs of value dims at a time
   const Args& args = role.params.args;
-  const PushedSums<S::kHeads> sums{role.params.shape.log2_rank_splits};
-  const int ranks = static_cast<int>(role.rank_splits()), group = threadIdx.x % kGroups, pair = threadIdx.x / kGroups;
+  const PushedSums<S::kHeads> sums{role.params.shape.log2_mergers};
+  const int ranks = static_cast<int>(role.ranks()), group = threadIdx.x % kGroups, pair = threadIdx.x / kGroups;
   const int first = group / 4 * 16 + group % 4 * 2;  // of heads first, + 1, + 8, + 9
   std::uint16_t* out[4];
 #pragma unroll
@@ -289,7 +289,8 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
       }
     };
 #pragma unroll 1
-    for (int rank = 0; rank < ranks; rank += 2) add(rank), add(rank + 1);
+    for (int rank = 1; rank < ranks; rank += 2) add(rank - 1), add(rank);
+    if (ranks % 2 != 0) add(ranks - 1);
     const auto store = [&](int k, float one, float two) {
       const std::uint32_t x = ptx::cvt_bf16x2(one, two);
       if (first + k / 2 * 8 + k % 2 < item.heads) {
@@ -309,6 +310,14 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
   constexpr int kBlocks = kValueDim / kPanelColumns;
   using Softmax = ColumnSoftmax<kHeads>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  // Where more ranks push than merge, what they push reaches into the first tile: its room is free when the last product has
+  // ended, and no item may follow.
+  const bool early = role.ranks() == role.mergers();
+  const auto announce = [&] {
+    const int each = sizeof(smem.parts[0]) + (role.params.args.max_logits ? sizeof(smem.tops[0]) : 0);
+    announce_room(role, at,
+                  static_cast<int>(role.ranks()) * (PushedSums<kHeads>{role.params.shape.log2_mergers}.bytes() + each));
+  };
   ptx::barrier_cluster_wait();
   if (threadIdx.x == 0 && role.first() < role.count()) load_q(role, role.first(), q_map, at);
 
@@ -346,10 +355,10 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(s);
 
-      // The fragment's tokens are lane / 4 and that plus 8 of the warp's 16, two converters' units.
-      const std::uint32_t info[2] = {smem.info[tile][2 * warp], smem.info[tile][2 * warp + 1]};
-      last = __any_sync(~0u, (info[0] & kLast) != 0);
-      const bool valid[2] = {(info[0] >> lane / 4 & 1) != 0, (info[1] >> lane / 4 & 1) != 0};
+      // The fragment's tokens are lane / 4 and that plus 8 of the warp's 16.
+      const std::uint32_t mine = smem.info[tile][warp / 2] >> (warp % 2 * 16 + lane / 4);
+      last = __any_sync(~0u, smem.info[tile][2] != 0);
+      const bool valid[2] = {(mine & 1) != 0, (mine & 0x100) != 0};
       softmax.tile(s, role.params.args.scale_log2, valid, smem, [&](const float(&by)[Softmax::kMine]) {
         if (first) return;
 #pragma unroll
@@ -361,10 +370,7 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       // The softmax's barrier lies behind every warp's scores, and behind its output of the tile before. So Q is free: for the
       // next item's, or for what the cluster's blocks push.
       if (last && role.merges()) {
-        if (warp == 0) {
-          const std::size_t each = sizeof(smem.parts[0]) + (role.params.args.max_logits ? sizeof(smem.tops[0]) : 0);
-          announce_room(role, at, PushedSums<kHeads>::kBytes + static_cast<int>(role.rank_splits() * each));
-        }
+        if (early && warp == 0) announce();
       } else if (last && threadIdx.x == 0 && more) {
         load_q(role, i + role.step(), q_map, at);
       }
@@ -392,7 +398,7 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       }
       ptx::wgmma_wait_group<1>();
       release(at.free(tile, 0));
-      if (last && role.merges()) {  // the sums first, as soon as they are there: they are long on their way
+      if (last && role.merges() && early) {  // the sums first, as soon as they are there: they are long on their way
 #pragma unroll
         for (int b = 0; b < kBlocks / 2; ++b) ptx::wgmma_touch(o[b]);
         ptx::mbarrier_wait(at.room_free(), parity);
@@ -404,12 +410,20 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       release(at.free(tile, 1));
     }
 
-    if (role.merges()) push_columns<kBlocks / 2, kBlocks>(role, smem, at, o);
+    if (role.merges()) {
+      if (!early) {
+        ptx::bar_sync<2, kWarpgroup>();
+        if (warp == 0) announce();
+        ptx::mbarrier_wait(at.room_free(), parity);
+        push_columns<0, kBlocks / 2>(role, smem, at, o);
+      }
+      push_columns<kBlocks / 2, kBlocks>(role, smem, at, o);
+    }
     leave_columns(role.params.args, smem, softmax, sink);
     ptx::bar_sync<2, kWarpgroup>();
     if (role.merges()) {
       push_parts(role, smem, at);
-      merge_columns(role, item, smem, at, parity);
+      if (role.rank() < role.mergers()) merge_columns(role, item, smem, at, parity);
       if (more) {
         ptx::bar_sync<2, kWarpgroup>();
         ptx::fence_proxy_async_shared();
@@ -437,7 +451,7 @@ struct Few {
       attend_few(role, smem, at, q_map);
     } else {
       ptx::setmaxnreg_dec<kConvertRegisters>();
-      convert<Format>(role, at, [] {});
+      convert<0, Format>(role, at, [] {});
     }
   }
 };

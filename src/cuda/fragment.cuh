@@ -108,15 +108,19 @@ __device__ std::uint32_t pack(float low, float high) {
   return kWord == Word16::kBf16 ? ptx::cvt_bf16x2(low, high) : ptx::cvt_f16x2(low, high);
 }
 
-// This warp's 16 rows of P [64 heads, 64 tokens] to the panel at `p`.
+// P of a tile, [64 heads, 64 tokens], as A fragments of 16 tokens.
 template <Word16 kWord>
-__device__ void store_p(std::uint32_t p, const float (&s)[32]) {
-  const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+__device__ void pack_p(const float (&s)[32], std::uint32_t (&p)[4][4]) {
+#pragma unroll
+  for (int k = 0; k < 16; ++k) p[k / 4][k % 4] = pack<kWord>(s[2 * k], s[2 * k + 1]);
+}
+
+// This warp's 16 rows of it to the panel at `to`.
+__device__ inline void store_p(std::uint32_t to, const std::uint32_t (&p)[4][4], std::uint32_t thread) {
+  const std::uint32_t place = to + chunk_offset(thread / 32 % 4 * 16 + thread % 16, thread / 16 % 2);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    const float* x = s + 8 * k;
-    ptx::stmatrix_x4(p + chunk_offset(row, 2 * k + lane / 16), pack<kWord>(x[0], x[1]), pack<kWord>(x[2], x[3]),
-                     pack<kWord>(x[4], x[5]), pack<kWord>(x[6], x[7]));
+    ptx::stmatrix_x4(place ^ chunk_offset(0, 2 * k), p[k][0], p[k][1], p[k][2], p[k][3]);
   }
 }
 
@@ -128,40 +132,24 @@ __device__ inline void rescale_rows(float (&o)[128], const float (&by)[2]) {
   for (int k = 0; k < 128; ++k) o[k] *= by[k / 2 % 2];
 }
 
-// Lane q's x[k] becomes lane k's x[q] among four neighbours.
-__device__ inline void transpose_quad(std::uint32_t (&x)[4]) {
-  const int lane = threadIdx.x;
+// A warpgroup's 64 heads by 256 columns, times the heads' factors, as 16-bit words to the four panels at `stage`.
+template <Word16 kWord>
+__device__ void stage_half(std::uint32_t stage, const float (&o)[128], const float (&factor)[2]) {
+  const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
+  const bool zero[2] = {factor[0] == 0, factor[1] == 0};  // of whatever the sums hold
 #pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool high = lane & bit;
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (k & bit) continue;
-      const std::uint32_t theirs = __shfl_xor_sync(~0u, high ? x[k] : x[k + bit], bit);
-      (high ? x[k] : x[k + bit]) = theirs;
-    }
-  }
-}
-
-// Row r of this thread's two, times `factor`, to the 256 columns at `to` as bf16. All lanes take part; only rows that are `real` are
-// written.
-__device__ inline void store_row(std::uint16_t* to, const float (&o)[128], int r, float factor, bool real) {
-  // Four lanes hold two of every eight columns; after the exchange each holds all eight of one group in four.
-  const bool zero = factor == 0;  // of whatever the sums hold
-#pragma unroll
-  for (int j = 0; j < 32; j += 4) {
+  for (int k = 0; k < 16; ++k) {
     std::uint32_t x[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const int from = 4 * (j + k) + 2 * r;
-      x[k] = zero ? 0 : pack<Word16::kBf16>(o[from] * factor, o[from + 1] * factor);
+    for (int i = 0; i < 4; ++i) {
+      const float* from = o + 8 * k + 2 * i;
+      x[i] = zero[i % 2] ? 0 : pack<kWord>(from[0] * factor[i % 2], from[1] * factor[i % 2]);
     }
-    transpose_quad(x);
-    if (real) *reinterpret_cast<uint4*>(to + 8 * (j + threadIdx.x % 4)) = {x[0], x[1], x[2], x[3]};
+    ptx::stmatrix_x4(stage + k / 4 * kPanelBytes + chunk_offset(row, k % 4 * 2 + lane / 16), x[0], x[1], x[2], x[3]);
   }
 }
 
-// The same, of a part, as floats; `to` is the place of this thread's first two columns.
+// Row r of this thread's two, of a part, as floats; `to` is the place of this thread's first two columns.
 __device__ inline void store_partial_row(float* to, const float (&o)[128], int r, float factor) {
 #pragma unroll
   for (int j = 0; j < 32; ++j) {

@@ -32,13 +32,17 @@ struct Pieces {
   static constexpr int kCodes = Format::kNope / kPanelColumns;      // one piece a panel
   static constexpr int kWords = 2 * Format::kRope / kPanelColumns;  // two
   static constexpr int kCount = kCodes + kWords, kPanels = kCodes + kWords / 2;
-  // Pieces in flight: the whole record where it fits the registers, else half of it.
-  static constexpr int kFlight = kCount <= 10 ? kCount : kCount / 2;
   static constexpr int kLeft = kCodes ? 4 : 8;  // pieces that make panels 0 to 3
   // Pieces that wait in shared memory, not in registers: see Records. The 576-dim key leaves no room for any.
-  static constexpr int kAside = Format::kDim == kValueDim && kFlight == kCount ? kCount - kLeft : 0;
+  static constexpr int kAside = Format::kDim == kValueDim && kCodes ? kCount - kLeft : 0;
+  // Pieces in flight: the whole record where it fits the registers, else the left half or the right one.
+  static constexpr bool kWhole = kCount <= 10;
+  static constexpr int kFlight = kWhole ? kCount : kCount - kLeft;
+  static_assert(kWhole || kCount - kLeft >= kLeft);
   static_assert(kPanels == Format::kDim / kPanelColumns && (kCodes == 0 || kCodes >= 4));
 
+  // Of the registers.
+  static constexpr int place(int piece) { return kWhole || piece < kLeft ? piece : piece - kLeft; }
   static constexpr int panel(int piece) { return piece < kCodes ? piece : kCodes + (piece - kCodes) / 2; }
 };
 
@@ -168,28 +172,28 @@ class Stream {
       resolve();
       request();
       tile_ = 0;
+      from_ %= kTokens;
     }
     const Unit unit = known();
-    if (count_ != 0) ++tile_;
+    if (count_ != 0) ++tile_, from_ += kTokens;
     return unit;
   }
 
   // Scale bytes from a page's tail, of the unit that next() returned last.
   __device__ uint2 tail() const {
-    const int from = (tile_ - (count_ != 0)) * kTokens + threadIdx.x % 32 / 4;
+    const int from = count_ != 0 ? from_ - kTokens : from_;
     return {__shfl_sync(~0u, tail_.x, from), __shfl_sync(~0u, tail_.y, from)};
   }
 
  private:
   // The unit of tile_.
   __device__ Unit known() const {
-    const int lane = threadIdx.x % 32, first = tile_ * kTokens, from = first + lane / 4;
     Unit unit{};
-    unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from));
+    unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from_));
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from));
+      unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from_));
     }
-    unit.valid = (valid_ >> first & 0xff) | (ends_ && tile_ + 1 == count_ ? kLastTile : 0);
+    unit.valid = (valid_ >> tile_ * kTokens & 0xff) | (ends_ && tile_ + 1 == count_ ? kLastTile : 0);
     return unit;
   }
 
@@ -275,6 +279,7 @@ class Stream {
   int left_ = 0;  // tiles of this item not yet asked for
   std::int32_t asked_ = -1;
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
+  int from_ = threadIdx.x % 32 / 4;  // the lane that knows this one's token of tile_
   bool ends_ = false;  // the tiles at hand end their item
   std::uint32_t valid_ = 0;
   std::uint64_t record_ = 0, side_ = 0;
@@ -301,24 +306,24 @@ class Records {
     lane_bytes_ = j * 16;
   }
 
-  // Asks for pieces [kFrom, kTo) of a unit. kSkip: not if no token is valid.
+  // Asks for pieces [kFrom, kTo) of a unit. kSkip: not if no token is valid. Adds `zero` to the addresses.
   template <int kFrom, int kTo, bool kSkip = false>
-  __device__ void load(const Unit& unit) {
+  __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
     if (kSkip && (unit.valid & 0xff) == 0) return;
+    // What is added to these addresses is known to the compiler, so that the loads share them: a register that another address
+    // is to be made in must wait until the load before has been taken.
+    const std::uint8_t *codes = unit.record + (lane_bytes_ + zero), *words[2] = {codes + odd_, codes + 64 - odd_};
     each<kFrom, kTo>([&]<int kPiece>() {
-      std::uint32_t offset = lane_bytes_;
-      if constexpr (kPiece < Piece::kCodes) {
-        offset += kPiece * kPanelColumns;
-      } else {
-        constexpr int kWord = kPiece - Piece::kCodes;
-        offset += Format::kRopeOffset + kWord / 2 * kPanelRowBytes + (odd_ ^ (kWord % 2 * 64));
-      }
+      constexpr int kWord = kPiece - Piece::kCodes;
+      const std::uint8_t* from = kPiece < Piece::kCodes
+                                     ? codes + kPiece * kPanelColumns
+                                     : words[kWord & 1] + Format::kRopeOffset + kWord / 2 * kPanelRowBytes;
       if constexpr (kPiece >= Piece::kCount - Piece::kAside) {
-        ptx::cp_async_16(slot<kPiece>(), unit.record + (unit.record ? offset : 0), unit.record ? 16 : 0);
+        ptx::cp_async_16(slot(kPiece), from, unit.record ? 16 : 0);
       } else {
-        uint4& to = data_[kPiece % Piece::kFlight];
+        uint4& to = data_[Piece::place(kPiece)];
         to = {0, 0, 0, 0};
-        if (unit.record) to = ptx::ld_global_nc_no_allocate(unit.record + offset);
+        if (unit.record) to = ptx::ld_global_nc_no_allocate(from);
       }
     });
     if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) ptx::cp_async_commit_group();
@@ -356,36 +361,25 @@ class Records {
       });
       return;
     }
-    if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) {
-      ptx::cp_async_wait_all();
-      each<(kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside), kTo>(
-          [&]<int kPiece>() { data_[kPiece % Piece::kFlight] = ptx::ld_shared(slot<kPiece>()); });
-    }
+    constexpr int kAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
+    if constexpr (kAside < kTo) ptx::cp_async_wait_all();
     if constexpr (kFrom < kCodesTo) {
+      each<kAside, kSkip ? kTo : kCodesTo>([&]<int kPiece>() { data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece)); });
       std::uint32_t slow = 0;
       each<kFrom, kCodesTo>([&]<int kPiece>() {
-        const uint4& x = data_[kPiece % Piece::kFlight];
-        constexpr Fp8 kFlavour = Format::kFlavour;
-        slow |=
-            nan_codes<kFlavour>(x.x) | nan_codes<kFlavour>(x.y) | nan_codes<kFlavour>(x.z) | nan_codes<kFlavour>(x.w);
-        slow |= multiplier(kPiece).slow;
+        slow |= nan_codes(data_[Piece::place(kPiece)]) | multiplier(kPiece).slow;
       });
       if (!__any_sync(~0u, slow != 0)) {
         each<kFrom, kCodesTo>([&]<int kPiece>() {
-          const Multiplier by = multiplier(kPiece);
-          const uint4& x = data_[kPiece % Piece::kFlight];
-          ptx::st_shared(keys + kPiece * kPanelBytes + codes_, uint4{scaled<false>(x.x, by), scaled<true>(x.x, by),
-                                                                     scaled<false>(x.y, by), scaled<true>(x.y, by)});
-          ptx::st_shared(
-              keys + kPiece * kPanelBytes + (codes_ ^ 16),
-              uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
+          store_codes(keys + kPiece * kPanelBytes, data_[Piece::place(kPiece)], multiplier(kPiece));
         });
       } else {
         convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
       }
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), kTo>([&]<int kPiece>() {
-      uint4 x = data_[kPiece % Piece::kFlight];
+      if constexpr (!kSkip && kPiece >= kAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
+      uint4 x = data_[Piece::place(kPiece)];
       if (nan_to_zero) x = {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
       constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
       ptx::st_shared(keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ kHalf), x);
@@ -440,9 +434,22 @@ class Records {
     return float_multiplier(__uint_as_float(__shfl_sync(~0u, mine, scale / kPerLane, 4)), Format::kFlavour);
   }
 
-  template <int kPiece>
-  __device__ std::uint32_t slot() const {
-    return aside_ + (kPiece - (Piece::kCount - Piece::kAside)) * kAsideStride;
+  static __device__ std::uint32_t nan_codes(const uint4& x) {
+    constexpr Fp8 kFlavour = Format::kFlavour;
+    return cuda::nan_codes<kFlavour>(x.x) | cuda::nan_codes<kFlavour>(x.y) | cuda::nan_codes<kFlavour>(x.z) |
+           cuda::nan_codes<kFlavour>(x.w);
+  }
+
+  // A piece's 16 codes to its panel.
+  __device__ void store_codes(std::uint32_t panel, const uint4& x, const Multiplier& by) const {
+    ptx::st_shared(panel + codes_,
+                   uint4{scaled<false>(x.x, by), scaled<true>(x.x, by), scaled<false>(x.y, by), scaled<true>(x.y, by)});
+    ptx::st_shared(panel + (codes_ ^ 16),
+                   uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
+  }
+
+  __device__ std::uint32_t slot(int piece) const {
+    return aside_ + (piece - (Piece::kCount - Piece::kAside)) * kAsideStride;
   }
 
   uint4 data_[Piece::kFlight];

@@ -405,9 +405,9 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
     Softmax softmax;
     softmax.start();
     for (bool first = true, last = false; !last; first = false, p.next()) {
-      const std::uint32_t b = along_rows(ptx::uniform(at.ring(place.slot))), a = along_rows(at.q());
       float s[32];
       wait_full(at.full(place.slot), place.parity);
+      const std::uint32_t b = ptx::uniform(along_rows(at.ring(place.slot))), a = ptx::uniform(along_rows(at.q()));
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < kHeldSteps; ++step) {
@@ -430,7 +430,9 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
       float rescale[2];
       softmax.tile(s, args.scale_log2, (info.x & 0xffff) | info.y << 16, (info.z & 0xffff) | info.w << 16, rescale);
       ptx::mbarrier_wait(at.p_free(p.slot), p.parity ^ 1);
-      store_p<kWord>(at.p(p.slot), s);
+      std::uint32_t words[4][4];
+      pack_p<kWord>(s, words);
+      store_p(at.p(p.slot), words, threadIdx.x);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (lane % 4 == 0) smem.rescale[p.slot][rows.at[r]] = rescale[r];
@@ -465,19 +467,8 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
 template <Word16 kWord>
 __device__ void store_half(const CUtensorMap& map, const Params::Item& item, int half, const float (&o)[128],
                            const float (&factor)[2], std::uint32_t stage) {
-  const std::uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-  const bool zero[2] = {factor[0] == 0, factor[1] == 0};  // of whatever the sums hold
-  ptx::bar_sync(3 + half, kWarpgroup);                    // no warp's product reads this half any more
-#pragma unroll
-  for (int k = 0; k < 16; ++k) {
-    std::uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* from = o + 8 * k + 2 * i;
-      x[i] = zero[i % 2] ? 0 : pack<kWord>(from[0] * factor[i % 2], from[1] * factor[i % 2]);
-    }
-    ptx::stmatrix_x4(stage + k / 4 * kPanelBytes + chunk_offset(row, k % 4 * 2 + lane / 16), x[0], x[1], x[2], x[3]);
-  }
+  ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads this half any more
+  stage_half<kWord>(stage, o, factor);
   ptx::fence_proxy_async_shared();
   ptx::bar_sync(3 + half, kWarpgroup);
   if (threadIdx.x % kWarpgroup != 0) return;
@@ -523,14 +514,14 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
     std::uint32_t stage = 0;
     settle();  // the next keys need the slot
     for (bool last = false; !last; p.next()) {
-      const std::uint32_t a = along_rows(at.p(p.slot));
-      const std::uint32_t b = down_columns(ptx::uniform(at.ring(place.slot) + half * 4 * kPanelBytes));
       ptx::mbarrier_wait(at.p_full(p.slot), p.parity);
       wait_full(at.full(place.slot), place.parity);
       last = smem.last[p.slot] != 0;
       const float rescale[2] = {smem.rescale[p.slot][rows.at[0]], smem.rescale[p.slot][rows.at[1]]};
       if (last) factor[0] = smem.finish[p.slot][rows.at[0]], factor[1] = smem.finish[p.slot][rows.at[1]];
       rescale_rows(o, rescale);
+      const std::uint32_t a = ptx::uniform(along_rows(at.p(p.slot)));
+      const std::uint32_t b = ptx::uniform(down_columns(at.ring(place.slot) + half * 4 * kPanelBytes));
       ptx::wgmma_touch(o);
       ptx::wgmma_fence();
 #pragma unroll

@@ -126,6 +126,9 @@ __device__ inline void st_shared(std::uint32_t to, uint4 x) {
 __device__ inline void st_shared(std::uint32_t to, std::uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+__device__ inline void st_shared_byte(std::uint32_t to, std::uint32_t x) {
+  asm volatile("st.shared.u8 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 __device__ inline void st_shared(std::uint32_t to, uint2 x) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(x.x), "r"(x.y) : "memory");
 }
@@ -285,6 +288,9 @@ __device__ inline std::uint32_t opaque(std::uint32_t x) {
   return x;
 }
 
+// 0, but only when x is known.
+__device__ inline std::uint32_t zero_behind(std::uint32_t x) { return x & blockIdx.y; }
+
 // True in one lane of the (whole) warp; cheaper than asking for the lane's number.
 __device__ inline bool elect_sync() {
   std::uint32_t elected;
@@ -297,7 +303,7 @@ __device__ inline bool elect_sync() {
 }
 
 // A value that is the same in the whole warp, and known to be.
-__device__ inline std::uint32_t uniform(std::uint32_t x) { return __shfl_sync(~0u, x, 0); }
+__device__ inline std::uint32_t uniform(std::uint32_t x) { return __reduce_or_sync(~0u, x); }
 
 // ---- wgmma: a warpgroup's matrix product; the accumulator is the usual m64 fragment: thread (warp w, lane l) holds in
 // d[4j + 2r + c] row 16w + l/4 + 8r, column 8j + 2(l%4) + c --------------------------------------------------------------

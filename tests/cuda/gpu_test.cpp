@@ -206,6 +206,37 @@ TEST_F(Gpu, BlocksOfManyRows) {
   }
 }
 
+// Clusters of any size: few rows, whose shares are a tile each where their number is no power of two.
+TEST_F(Gpu, ClustersOfAnySize) {
+  std::string sizes;
+  for (const char* text : {"decode:T=16,H=16,fmt=fp8_ds_mla,len=380,invalid=0.1,sink=mixed",
+                           "decode:T=32,H=16,fmt=bf16,len=190,invalid=0.1,all_invalid=0.2",
+                           "decode:T=8,H=32,fmt=fp8_v32,len=570,page=64,invalid=0.2"}) {
+    SCOPED_TRACE(text);
+    CaseSpec spec = parse_text(text);
+    spec.max_logits = true;
+    Case c = make_case(spec);
+    const Reference want = compute_reference(c.problem);
+    Placed placed(c, gpu());
+    for_each_kernel({"cuda:sm90_few", "cuda:sm90_many"}, placed.problem(), [&](const pasa_problem& problem) {
+      pasa_plan* plan = nullptr;
+      if (pasa_plan_create(&problem, &plan) != PASA_OK) return;  // no Hopper GPU
+      sizes += pasa_plan_summary(plan);
+      pasa_plan_destroy(plan);
+      placed.poison_outputs();
+      run(problem);
+      placed.fetch_outputs();
+      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
+      EXPECT_TRUE(comparison.ok()) << comparison.text();
+    });
+  }
+  if (sizes.empty()) GTEST_SKIP() << "no Hopper GPU";
+  for (const char* size : {"few: 16 heads x 64 keys, clusters of 3,", "few: 16 heads x 64 keys, clusters of 6,",
+                           "few: 32 heads x 64 keys, clusters of 9,", "many: 16 heads x 64 keys, clusters of 6,"}) {
+    EXPECT_NE(sizes.find(size), std::string::npos) << size << " is not among " << sizes;
+  }
+}
+
 TEST_F(Gpu, SmallReduceMergesPartsAndSkipsEmptyOnes) {
   constexpr std::int64_t kTokens = 3, kHeads = 5;
   for (const std::int64_t splits : {1, 2, 9, 130, 300}) {

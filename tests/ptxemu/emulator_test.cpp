@@ -514,10 +514,14 @@ std::string meet(const std::string& first, const std::string& between, const std
 TEST(Mistakes, Races) {
   Job job = job_of(kTwoWarps);
   const std::string store = "st.shared.u32 [dynamic], r60;", load = "ld.shared.u32 r0, [dynamic];";
+  const std::string byte = "st.shared.u8 [dynamic + 2], r60;";
   for (job.options.seed = 0; job.options.seed < 8; ++job.options.seed) {
     EXPECT_FINDING(finding(meet(store, "", load), job), "race");
     EXPECT_FINDING(finding(meet(load, "", store), job), "race");
     EXPECT_FINDING(finding(meet(store, "", store), job), "race");
+    EXPECT_FINDING(finding(meet(byte, "", byte), job), "race");
+    EXPECT_FINDING(finding(meet(byte, "", load), job), "race");
+    EXPECT_EQ(finding(meet(byte, "", "st.shared.u8 [dynamic + 1], r60;"), job), "nothing");
     EXPECT_EQ(finding(meet(store, "bar.sync 0;", load), job), "nothing");
     EXPECT_EQ(finding(meet(load, "bar.sync 0;", store), job), "nothing");
     EXPECT_EQ(finding(meet(load, "", load), job), "nothing");

@@ -122,7 +122,7 @@ struct Knowledge {
   }
 };
 
-// Who wrote a dword of shared memory last, and when by its own clock; 0: nobody, or an asynchronous copy.
+// Who wrote a byte of shared memory last, and when by its own clock; 0: nobody, or an asynchronous copy.
 struct Shadow {
   u32 clock = 0;
   u16 writer = 0;
@@ -157,7 +157,7 @@ struct Cta {
   Dim3 index;
   u32 live_warps = 0;
   std::vector<u8> shared;      // from kSharedStart on
-  std::vector<Shadow> shadow;  // by dword; empty: not asked for
+  std::vector<Shadow> shadow;  // by byte; empty: not asked for
   std::vector<u32> reads;      // by dword and warp of the block: its clock at its last read
   std::array<Barrier, 16> barriers;
   std::unordered_map<u32, Mbarrier> mbarriers;  // by shared address

@@ -20,7 +20,9 @@
 namespace ptxemu {
 namespace {
 
-constexpr int kSms = 132, kGpcs = 8;
+constexpr int kSms = 132;
+// Clusters of 1, 2, ... blocks that run at once with one block a multiprocessor: what an H200 says.
+constexpr int kClusters[] = {132, 66, 39, 30, 22, 17, 15, 15, 9, 7, 7, 7, 7, 7, 7, 7};
 constexpr int kSharedPerSm = 228 * 1024, kSharedPerBlock = 227 * 1024, kSystemShared = 1024, kPlainShared = 48 * 1024;
 
 struct Kernel {
@@ -405,11 +407,7 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* host, cons
     if (size == 0 || size > 16 || (size > 8 && !kernel.any_cluster)) return cudaErrorInvalidClusterSize;
     const int per_sm = blocks_per_sm(
         host, static_cast<int>(config->blockDim.x * config->blockDim.y * config->blockDim.z), config->dynamicSmemBytes);
-    *clusters = 0;
-    for (int gpc = 0; gpc < ptxemu::kGpcs; ++gpc) {  // a cluster stays within one
-      const int sms = ptxemu::kSms / ptxemu::kGpcs + (gpc < ptxemu::kSms % ptxemu::kGpcs ? 1 : 0);
-      *clusters += sms * per_sm / static_cast<int>(size);
-    }
+    *clusters = ptxemu::kClusters[size - 1] * per_sm;
     return cudaSuccess;
   });
 }

@@ -40,17 +40,20 @@ void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access) 
   const u32 first_warp = cta.warps[0]->number;
   const u32* seen = w.knows.seen.data();  // of the warp itself: all
   for (u32 word = place.at / 4; word <= (place.at + bytes - 1) / 4; ++word) {
-    const auto race = [&](u32 other, const char* did) {
+    const u32 first = std::max(place.at, 4 * word), last = std::min(place.at + bytes, 4 * word + 4);
+    const auto race = [&](u32 byte, u32 other, const char* did) {
       finding(w, op,
-              "race: byte " + std::to_string(4 * word) + " was " + did + " by " + name_of(*cta.cluster, other) +
+              "race: byte " + std::to_string(byte) + " was " + did + " by " + name_of(*cta.cluster, other) +
                   " and nothing orders that before this " + (writes ? "write" : "read"));
     };
-    Shadow& s = cta.shadow[word];
-    if (s.clock > seen[s.writer]) race(s.writer, "written");
-    if (access == Access::kAsyncRead && s.clock > w.knows.fenced[s.writer]) {
-      finding(w, op,
-              "byte " + std::to_string(4 * word) + " was written by " + name_of(*cta.cluster, s.writer) +
-                  " through the generic proxy, without fence.proxy.async before this read");
+    for (u32 byte = first; byte < last; ++byte) {
+      const Shadow& s = cta.shadow[byte];
+      if (s.clock > seen[s.writer]) race(byte, s.writer, "written");
+      if (access == Access::kAsyncRead && s.clock > w.knows.fenced[s.writer]) {
+        finding(w, op,
+                "byte " + std::to_string(byte) + " was written by " + name_of(*cta.cluster, s.writer) +
+                    " through the generic proxy, without fence.proxy.async before this read");
+      }
     }
     u32* reads = &cta.reads[word * warps];
     if (!writes) {
@@ -60,10 +63,10 @@ void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access) 
     bool read_late = false;
     for (u32 k = 0; k < warps; ++k) read_late |= reads[k] > seen[first_warp + k];
     for (u32 k = 0; read_late && k < warps; ++k) {
-      if (reads[k] > seen[first_warp + k]) race(first_warp + k, "read");
+      if (reads[k] > seen[first_warp + k]) race(first, first_warp + k, "read");
     }
-    s.writer = static_cast<u16>(w.number);
-    s.clock = async ? 0 : w.clock();  // what a bulk copy writes, its barrier orders
+    // What a bulk copy writes, its barrier orders.
+    for (u32 byte = first; byte < last; ++byte) cta.shadow[byte] = {async ? 0 : w.clock(), static_cast<u16>(w.number)};
   }
 }
 
