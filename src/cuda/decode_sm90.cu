@@ -216,7 +216,7 @@ struct Cost {
 };
 
 // Measured on an H200: T = 1 to 64, every cluster size.
-constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250, 0},      // kMany
+constexpr Cost kCosts[] = {{9500, 20, 4850, 0, 950, 105, 250, 0},     // kMany
                            {4900, 50, 2500, 53, 1500, 62, 40, 300}};  // kFew
 
 // The shape that finishes first: rounds of items.
@@ -235,8 +235,7 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
     if (family == Family::kFew && mergers(ranks) < ranks && rounds > 1) return;
     const std::int64_t each = (keys / std::max(1, problem.splits) + ranks - 1) / ranks;
     const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-    const double cost =
-        static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, ranks);
+    const double cost = static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, ranks);
     if (best.clusters == 0 || cost < least) best = detail, least = cost;
   };
   for (const Family family : families) {
@@ -271,10 +270,11 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const auto& detail = *static_cast<const Detail*>(plan.detail.get());
   const int groups = (problem.heads + detail.group_heads - 1) / detail.group_heads;
   const std::int64_t items = problem.tokens * plan.splits * groups;
-  const Params params{args,
-                      {groups, detail.group_heads, detail.ranks, std::countr_zero(static_cast<unsigned>(mergers(detail.ranks))),
-                       static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups)),
-                       make_divider(static_cast<std::uint32_t>(detail.ranks))}};
+  const Params params{
+      args,
+      {groups, detail.group_heads, detail.ranks, std::countr_zero(static_cast<unsigned>(mergers(detail.ranks))),
+       static_cast<std::uint32_t>(items), make_divider(static_cast<std::uint32_t>(groups)),
+       make_divider(static_cast<std::uint32_t>(detail.ranks))}};
   cudaLaunchAttribute attributes[2] = {};
   const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);

@@ -115,7 +115,7 @@ __device__ void pack_p(const float (&s)[32], std::uint32_t (&p)[4][4]) {
   for (int k = 0; k < 16; ++k) p[k / 4][k % 4] = pack<kWord>(s[2 * k], s[2 * k + 1]);
 }
 
-// This warp's 16 rows of it to the panel at `to`.
+// This warp's 16 rows of it to the panel at `to`. Two chunks on are an exclusive or away.
 __device__ inline void store_p(std::uint32_t to, const std::uint32_t (&p)[4][4], std::uint32_t thread) {
   const std::uint32_t place = to + chunk_offset(thread / 32 % 4 * 16 + thread % 16, thread / 16 % 2);
 #pragma unroll

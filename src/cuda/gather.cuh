@@ -78,12 +78,6 @@ __device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) {
   return {byte * 0x00800080u + 0x3c003c00u, 0, byte > 134, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
 }
 
-// Non-zero if one of the seven bytes stands for a scale above 128: the eighth is nobody's.
-__device__ inline std::uint32_t slow_scales(uint2 tail) {
-  const std::uint32_t low = ((tail.x & 0x7f7f7f7fu) + 0x79797979u) & tail.x & 0x80808080u;
-  return low | (((tail.y & 0x7f7f7fu) + 0x797979u) & tail.y & 0x808080u);
-}
-
 __device__ inline Multiplier float_multiplier(float scale, Fp8 flavour) {
   const float lifted = scale * __uint_as_float(static_cast<std::uint32_t>(bias_of(flavour) + 127) << 23);
   const std::uint32_t high = ptx::cvt_bf16x2(lifted, lifted);
@@ -280,7 +274,7 @@ class Stream {
   std::int32_t asked_ = -1;
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
   int from_ = threadIdx.x % 32 / 4;  // the lane that knows this one's token of tile_
-  bool ends_ = false;  // the tiles at hand end their item
+  bool ends_ = false;                // the tiles at hand end their item
   std::uint32_t valid_ = 0;
   std::uint64_t record_ = 0, side_ = 0;
   uint2 tail_{};
@@ -306,10 +300,11 @@ class Records {
     lane_bytes_ = j * 16;
   }
 
-  // Asks for pieces [kFrom, kTo) of a unit. kSkip: not if no token is valid. Adds `zero` to the addresses.
-  template <int kFrom, int kTo, bool kSkip = false>
+  // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses. kRoomy: the thread has registers for all pieces at
+  // once, and units without a valid token are frequent enough to be looked for (few heads).
+  template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
-    if (kSkip && (unit.valid & 0xff) == 0) return;
+    if (kRoomy && (unit.valid & 0xff) == 0) return;
     // What is added to these addresses is known to the compiler, so that the loads share them: a register that another address
     // is to be made in must wait until the load before has been taken.
     const std::uint8_t *codes = unit.record + (lane_bytes_ + zero), *words[2] = {codes + odd_, codes + 64 - odd_};
@@ -346,10 +341,10 @@ class Records {
   __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
   // Converts pieces [kFrom, kTo) of the unit and stores them in the tile at address `keys`.
-  template <int kFrom, int kTo, bool kSkip = false>
+  template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
-    if (kSkip && (unit.valid & 0xff) == 0) {  // nothing was asked for
+    if (kRoomy && (unit.valid & 0xff) == 0) {  // nothing was asked for
       each<kFrom, kTo>([&]<int kPiece>() {
         const std::uint32_t to = keys + Piece::panel(kPiece) * kPanelBytes;
         if constexpr (kPiece < Piece::kCodes) {
@@ -364,11 +359,11 @@ class Records {
     constexpr int kAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
     if constexpr (kAside < kTo) ptx::cp_async_wait_all();
     if constexpr (kFrom < kCodesTo) {
-      each<kAside, kSkip ? kTo : kCodesTo>([&]<int kPiece>() { data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece)); });
+      each<kAside, kRoomy ? kTo : kCodesTo>(
+          [&]<int kPiece>() { data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece)); });
       std::uint32_t slow = 0;
-      each<kFrom, kCodesTo>([&]<int kPiece>() {
-        slow |= nan_codes(data_[Piece::place(kPiece)]) | multiplier(kPiece).slow;
-      });
+      each<kFrom, kCodesTo>(
+          [&]<int kPiece>() { slow |= nan_codes(data_[Piece::place(kPiece)]) | multiplier(kPiece).slow; });
       if (!__any_sync(~0u, slow != 0)) {
         each<kFrom, kCodesTo>([&]<int kPiece>() {
           store_codes(keys + kPiece * kPanelBytes, data_[Piece::place(kPiece)], multiplier(kPiece));
@@ -378,7 +373,7 @@ class Records {
       }
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), kTo>([&]<int kPiece>() {
-      if constexpr (!kSkip && kPiece >= kAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
+      if constexpr (!kRoomy && kPiece >= kAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
       uint4 x = data_[Piece::place(kPiece)];
       if (nan_to_zero) x = {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
       constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
