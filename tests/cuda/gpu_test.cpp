@@ -67,7 +67,9 @@ class Gpu : public testing::Test {
     gpu().synchronize();
   }
 
-  // The case, placed on the device, with every kernel that serves it.
+  // The case, placed on the device: with the kernel that `problem`, which is otherwise the placed one, names; with every kernel
+  // that serves it.
+  void gives(const Reference& want, Case& c, Placed& placed, const pasa_problem& problem);
   void every_kernel_gives(const Reference& want, Case& c, Placed& placed);
 
   // Device memory.
@@ -103,14 +105,17 @@ void for_each_kernel(const std::vector<std::string>& names, pasa_problem problem
   }
 }
 
+void Gpu::gives(const Reference& want, Case& c, Placed& placed, const pasa_problem& problem) {
+  placed.poison_outputs();
+  run(problem);
+  placed.fetch_outputs();
+  const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
+  EXPECT_TRUE(comparison.ok()) << comparison.text();
+}
+
 void Gpu::every_kernel_gives(const Reference& want, Case& c, Placed& placed) {
-  for_each_kernel(serving(placed.problem()), placed.problem(), [&](const pasa_problem& problem) {
-    placed.poison_outputs();
-    run(problem);
-    placed.fetch_outputs();
-    const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-    EXPECT_TRUE(comparison.ok()) << comparison.text();
-  });
+  for_each_kernel(serving(placed.problem()), placed.problem(),
+                  [&](const pasa_problem& problem) { gives(want, c, placed, problem); });
 }
 
 std::vector<std::byte> bits(const Case& c) {
@@ -223,11 +228,7 @@ TEST_F(Gpu, ClustersOfAnySize) {
       if (pasa_plan_create(&problem, &plan) != PASA_OK) return;  // no Hopper GPU
       sizes += pasa_plan_summary(plan);
       pasa_plan_destroy(plan);
-      placed.poison_outputs();
-      run(problem);
-      placed.fetch_outputs();
-      const Comparison comparison = compare(c.problem, want, default_tolerance(c.problem));
-      EXPECT_TRUE(comparison.ok()) << comparison.text();
+      gives(want, c, placed, problem);
     });
   }
   if (sizes.empty()) GTEST_SKIP() << "no Hopper GPU";
