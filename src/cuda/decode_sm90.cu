@@ -183,17 +183,20 @@ cudaLaunchConfig_t launch_config(const Detail& detail, const Variant& variant, s
           .numAttrs = 2};
 }
 
-// Clusters of this shape that the device runs at once.
-std::int64_t active_clusters(const Problem& problem, const Detail& detail) {
-  const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
+// Lets a kernel have the shared memory and the clusters that it is launched with.
+void allow(const Variant& its) {
   const auto kernel = reinterpret_cast<const void*>(its.kernel);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(its.shared_bytes)),
         "cudaFuncSetAttribute");
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cudaFuncSetAttribute");
+}
+
+// Clusters of this shape that the device runs at once.
+std::int64_t active_clusters(const Detail& detail, const Variant& its) {
   cudaLaunchAttribute attributes[2] = {};
   const cudaLaunchConfig_t config = launch_config(detail, its, 1, attributes);
   int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, kernel, &config) != cudaSuccess) {
+  if (cudaOccupancyMaxActiveClusters(&count, reinterpret_cast<const void*>(its.kernel), &config) != cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
@@ -224,9 +227,9 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
   const std::int64_t keys = problem.average_keys();
   Detail best{};
   double least = 0;
-  const auto consider = [&](Family family, int group_heads, int ranks) {
+  const auto consider = [&](Family family, int group_heads, int ranks, const Variant& its) {
     Detail detail{family, group_heads, ranks, 0};
-    detail.clusters = active_clusters(problem, detail);
+    detail.clusters = active_clusters(detail, its);
     if (detail.clusters == 0) return;
     const std::int64_t groups = (problem.heads + group_heads - 1) / group_heads;
     const std::int64_t items = problem.tokens * std::max(1, problem.splits) * groups;
@@ -243,9 +246,11 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
     if (problem.splits > 0 && families.size() > 1 && (family == Family::kFew) != (problem.heads <= 32)) continue;
     for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
       if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
+      const Variant its = variant(family, group_heads, problem.source[0].format, problem.dim);
+      allow(its);
       for (const int ranks : {1, 2, 3, 4, 6, 8, 9, 12, kMaxCluster}) {
         if (ranks > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
-        consider(family, group_heads, ranks);
+        consider(family, group_heads, ranks, its);
       }
     }
   }

@@ -126,6 +126,18 @@ __device__ inline void store_p(std::uint32_t to, const std::uint32_t (&p)[4][4],
 
 // ---- output --------------------------------------------------------------------------------------------------------------
 
+// O += P V: 64 heads by 256 value dims, from the panels at `v` on. p_of(step): P of 16 tokens, registers or a descriptor.
+template <Word16 kWord, typename P>
+__device__ void start_product(float (&o)[128], std::uint32_t v, P&& p_of) {
+  const std::uint32_t b = ptx::uniform(down_columns(v));
+#pragma unroll
+  for (int step = 0; step < kPanelRows / 16; ++step) {
+    ptx::wgmma_m64n128k16<1, 0, kWord>(o, p_of(step), b + row_step(step), true);
+    ptx::wgmma_m64n128k16<1, 64, kWord>(o, p_of(step), b + row_step(step) + (2 * kPanelBytes >> 4), true);
+  }
+  ptx::wgmma_commit_group();
+}
+
 __device__ inline void rescale_rows(float (&o)[128], const float (&by)[2]) {
   if (!__any_sync(~0u, by[0] != 1 || by[1] != 1)) return;
 #pragma unroll

@@ -16,18 +16,6 @@ namespace pasa::cuda {
 template <int kDim>
 using ManyHeads = Smem<kDim, kManyHeads>;
 
-// O += P V: 64 heads by 256 value dims, from the panels at `v` on. p_of(step): P of 16 tokens, registers or a descriptor.
-template <typename P>
-__device__ void start_product(float (&o)[128], std::uint32_t v, P&& p_of) {
-  const std::uint32_t b = ptx::uniform(down_columns(v));
-#pragma unroll
-  for (int step = 0; step < kTileTokens / 16; ++step) {
-    ptx::wgmma_m64n128k16<1, 0>(o, p_of(step), b + row_step(step), true);
-    ptx::wgmma_m64n128k16<1, 64>(o, p_of(step), b + row_step(step) + (2 * kPanelBytes >> 4), true);
-  }
-  ptx::wgmma_commit_group();
-}
-
 // ---- values: one warpgroup -----------------------------------------------------------------------------------------------
 
 template <int kDim>
@@ -52,7 +40,7 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
       ptx::wgmma_touch(o);
       ptx::wgmma_fence();
       const std::uint32_t a = ptx::uniform(along_rows(at.p()));
-      start_product(o, at.keys(tile) + 4 * kPanelBytes, [&](int step) { return a + column_step(step); });
+      start_product<Word16::kBf16>(o, at.keys(tile) + 4 * kPanelBytes, [&](int step) { return a + column_step(step); });
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
       release(at.p_free());
@@ -91,7 +79,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
   std::uint32_t p[4][4];
   std::uint32_t use = 0, q_parity = 0;
   const auto multiply = [&](std::uint32_t tile) {
-    start_product(
+    start_product<Word16::kBf16>(
         o, at.keys(tile), [&](int step) -> auto& { return p[step]; });
   };
   for (std::uint32_t i = role.first(); i < role.count(); i += role.step()) {
@@ -140,7 +128,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
       ptx::wgmma_touch(o);
       if (!first) release(at.free(tile ^ 1, 0));
 
-      // P, what it does to the sums so far and, behind the last tile, the row's end, for `values`.
+      // P and what it does to the sums so far, for `values`; behind the last tile, the row's end with it.
       pack_p<Word16::kBf16>(s, p);
       ptx::mbarrier_wait(at.p_free(), (use % 2) ^ 1);
       store_p(at.p(), p, thread);

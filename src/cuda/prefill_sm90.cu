@@ -521,16 +521,10 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
       if (last) factor[0] = smem.finish[p.slot][rows.at[0]], factor[1] = smem.finish[p.slot][rows.at[1]];
       rescale_rows(o, rescale);
       const std::uint32_t a = ptx::uniform(along_rows(at.p(p.slot)));
-      const std::uint32_t b = ptx::uniform(down_columns(at.ring(place.slot) + half * 4 * kPanelBytes));
       ptx::wgmma_touch(o);
       ptx::wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < kTileTokens / 16; ++step) {
-        ptx::wgmma_m64n128k16<1, 0, kWord>(o, a + column_step(step), b + row_step(step), true);
-        ptx::wgmma_m64n128k16<1, 64, kWord>(o, a + column_step(step), b + row_step(step) + (2 * kPanelBytes >> 4),
-                                            true);
-      }
-      ptx::wgmma_commit_group();
+      start_product<kWord>(o, at.ring(place.slot) + half * 4 * kPanelBytes,
+                           [&](int step) { return a + column_step(step); });
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
       release(at.p_free(p.slot));

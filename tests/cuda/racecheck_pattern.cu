@@ -2,37 +2,29 @@
 // an mbarrier. tests/cuda/run_on_gpu.sh runs it under racecheck.
 //
 //   racecheck_pattern lanes   every lane arrives
-//   racecheck_pattern warp    __syncwarp, then one lane arrives for all: what the Hopper kernels do (fragment.cuh, release())
+//   racecheck_pattern warp    one lane arrives for all, behind __syncwarp: release() of the Hopper kernels (fragment.cuh)
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <string_view>
 
-__device__ std::uint32_t address(const void* pointer) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
-}
+#include "cuda/fragment.cuh"
+
+using namespace pasa::cuda;
 
 __global__ void hand_over(bool every_lane, int* out) {
   __shared__ int data[32];
-  __shared__ alignas(8) std::uint64_t barrier;
+  __shared__ alignas(8) std::uint64_t place;
+  const std::uint32_t barrier = ptx::smem_address(&place);
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(&barrier)), "r"(every_lane ? 32 : 1)
-                 : "memory");
-  }
+  if (threadIdx.x == 0) ptx::mbarrier_init(barrier, every_lane ? 32 : 1);
   __syncthreads();
   if (threadIdx.x < 32) {
     data[lane] = 3 * lane;
-    __syncwarp();
-    if (every_lane || lane == 0) {
-      asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(&barrier)) : "memory");
-    }
+    every_lane ? ptx::mbarrier_arrive(barrier) : release(barrier);
   } else {
-    asm volatile(
-        "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n@!p bra wait;\n}\n" ::"r"(
-            address(&barrier))
-        : "memory");
+    ptx::mbarrier_wait(barrier, 0);
     out[lane] = data[31 - lane];
   }
 }

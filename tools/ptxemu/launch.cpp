@@ -193,7 +193,7 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
     cta.shared.assign(shared_bytes, 0xff);  // NaN in every format
     // What stands here from the cluster before is older than every warp's clock: known to all.
     if (cluster.options->check_races) {
-      cta.shadow.resize(shared_bytes + 4);
+      cta.shadow.resize(shared_bytes);
       cta.reads.resize((shared_bytes / 4 + 1) * warps);
     }
     cta.barriers = {};
