@@ -59,7 +59,7 @@ struct Smem {
   Partial parts[kRoom ? kMaxCluster : 1][kHeads];        // of the cluster's blocks, pushed
   float tops[kRoom ? kMaxCluster : 1][kHeads];           // likewise, if somebody asks for them
   std::int32_t last;                                     // P is a row's last
-  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, room_free, sums_in;
+  std::uint64_t q_full, full[2][2], free[2][2], p_full, p_free, finish_full, room_free, sums_in;
 };
 
 // Where this block stands: its cluster, its rank in it, and what item `i` is to it. Nothing is stored: all of it follows from
@@ -128,6 +128,7 @@ struct Address {
   __device__ std::uint32_t free(int tile, int half) const { return base + offsetof(S, free) + (tile * 2 + half) * 8; }
   __device__ std::uint32_t p_full() const { return base + offsetof(S, p_full); }
   __device__ std::uint32_t p_free() const { return base + offsetof(S, p_free); }
+  __device__ std::uint32_t finish_full() const { return base + offsetof(S, finish_full); }
   __device__ std::uint32_t room() const { return q(kPanels<S::kDim>); }
   __device__ std::uint32_t room_free() const { return base + offsetof(S, room_free); }
   __device__ std::uint32_t sums_in() const { return base + offsetof(S, sums_in); }
@@ -157,6 +158,9 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
     records.template load<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, zero);
+  };
+  const auto fetch = [&]<int kHalf>(const Unit& unit) {
+    return records.template fetch<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit);
   };
   const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
     const int tile = use % 2;
@@ -192,20 +196,25 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
     take_scales();
     Unit next = stream.next();
     records.load_scales(next);
+    fetch.template operator()<1>(unit);
     make.template operator()<1>(unit, 0);
     load.template operator()<Piece::kWhole>(Piece::kWhole ? next : unit);
     for (std::uint32_t use = 0;; ++use) {
+      fetch.template operator()<0>(unit);
       make.template operator()<0>(unit, use);
-      // Scale bytes are looked at before the next half is asked for: or the wait for them is one for that half.
-      const std::uint32_t zero = take_scales();
+      // Scale bytes are looked at before the next half is asked for: or the wait for them is one for that half. And pieces that
+      // lie aside are fetched: their answer queues behind the loads.
+      std::uint32_t zero = take_scales();
       const Unit after = stream.next();
       records.load_scales(after);
+      if constexpr (Piece::kWhole) zero |= fetch.template operator()<1>(next);
       load.template operator()<!Piece::kWhole>(next, zero);
       if (unit.valid & kLastTile) {
         behind_item();
         item += role.step();
         if (item >= role.count()) return;
       }
+      if constexpr (!Piece::kWhole) fetch.template operator()<1>(next);
       make.template operator()<1>(next, use + 1);
       load.template operator()<Piece::kWhole>(Piece::kWhole ? after : next);
       unit = next;
@@ -218,8 +227,10 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
         take_scales();
         const Unit next = stream.next();
         records.load_scales(next);
+        fetch.template operator()<kFirst>(unit);
         make.template operator()<kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? kFirst : !kFirst>(Piece::kWhole ? next : unit);
+        fetch.template operator()<!kFirst>(unit);
         make.template operator()<!kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? !kFirst : kFirst>(next);
         unit = next;
@@ -229,17 +240,12 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   }
 }
 
-// Q of an item into shared memory; one thread.
+// Q of an item into shared memory, a box of all panels; one thread.
 template <typename S>
 __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map, Address<S> at) {
   const auto item = role.item(ptx::opaque(i));
-  const int box_heads = min(S::kHeads, role.params.shape.group_heads);
-  ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<S::kDim> * box_heads * kPanelRowBytes);
-#pragma unroll 1
-  for (int panel = 0; panel < kPanels<S::kDim>; ++panel) {
-    ptx::cp_async_bulk_tensor_3d(at.q(panel), map, panel * kPanelColumns, item.head, static_cast<int>(item.token),
-                                 at.q_full());
-  }
+  ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<S::kDim> * S::kHeads * kPanelRowBytes);
+  ptx::cp_async_bulk_tensor_4d(at.q(), map, 0, item.head, 0, static_cast<int>(item.token), at.q_full());
 }
 
 // finish() of core/softmax.h with the machine's approximations: at a block's end, instructions that wait for each other are what
@@ -386,59 +392,18 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
   ptx::barrier_cluster_wait();
 }
 
-// The end of head `row`'s line, from the reference, largest score and sum of this block's share: to wherever this launch wants
-// them, and in smem.finish the factor of its output.
+// Writes one half of what a block leaves of an item that is merged or split, from its fragment: half 0 is the left half.
 template <typename S>
-__device__ void finish_head(const Role& role, const Role::Item& item, S& smem, int row, float ref, float top,
-                            float sum) {
+__device__ void write_sums(int half, const Role& role, const Role::Item& item, Address<S> at, float (&o)[128],
+                           const float (&factor)[2]) {
   const Args& args = role.params.args;
-  const int head = item.head + row;
-  if (role.merges() || args.partial) {
-    const float factor = top == -kInfinity ? 1 : ptx::ex2(ref - top);
-    smem.finish[row] = factor;
-    if (role.merges()) {
-      smem.part[row] = {top, sum * factor};
-    } else if (row < item.heads) {
-      const std::int64_t to = partial_at(args, item.token, item.split, head);
-      args.partials.m[to] = top, args.partials.l[to] = sum * factor;
-    }
-  } else if (row < item.heads) {
-    const Finish end = finish(ref, sum, args.sink ? args.sink[head] : -kInfinity);
-    write_row(args, item.token, head, end.lse, top);
-    smem.finish[row] = end.scale;
-  } else {
-    smem.finish[row] = 0;
-  }
-}
-
-// Writes one half of the output from its fragment: half 0 is the left half. `stage`: four panels that this warpgroup alone uses now.
-template <typename S>
-__device__ void write_half(int half, const Role& role, std::uint32_t i, Address<S> at, float (&o)[128],
-                           const float (&factor)[2], std::uint32_t stage) {
-  const Args& args = role.params.args;
-  const int thread = threadIdx.x % kWarpgroup;
+  const int thread = threadIdx.x % kWarpgroup, column = half * (kValueDim / 2) + thread % 4 * 2;
   const Rows rows(thread);
-  const auto item = role.item(ptx::opaque(i));
-  if (!role.merges() && !args.partial) {
-    ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads the panels any more
-    stage_half<Word16::kBf16>(stage, o, factor);
-    ptx::bar_sync(3 + half, kWarpgroup);
-    const int lane = thread % 32, warp = thread / 32;
-    std::uint16_t* out = args.out + pasa::cuda::at(args.out_stride, item.token, item.head) + half * (kValueDim / 2);
-#pragma unroll 8
-    for (int row = warp; row < item.heads; row += 4) {
-      *reinterpret_cast<uint4*>(out + row * args.out_stride[1] + 8 * lane) =
-          ptx::ld_shared(stage + lane / 8 * kPanelBytes + chunk_offset(row, lane % 8));
-    }
-    return;
-  }
-  const int column = half * (kValueDim / 2) + thread % 4 * 2;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int row = rows.at[r], head = item.head + row;
-    const bool real = row < item.heads;
+    const int row = rows.at[r];
+    if (row >= item.heads) continue;
     if (role.merges()) {
-      if (!real) continue;
       // staged_offset() of columns 32a + 8b + ...: what depends on the row stays in four addresses.
       const std::uint32_t to = ptx::opaque(at.keys(0) + staged_offset(row, 0) - (row % 4 * 32) + column * 4);
 #pragma unroll
@@ -451,11 +416,28 @@ __device__ void write_half(int half, const Role& role, std::uint32_t i, Address<
         }
       }
     } else {
-      if (!real) continue;
-      float* to = args.partials.acc + partial_at(args, item.token, item.split, head) * kValueDim + column;
+      float* to =
+          args.partials.acc + partial_at(args, item.token, item.split, item.head + row) * kValueDim + column;
       store_partial_row(to, o, r, factor[r]);
     }
   }
+}
+
+// The same of a whole item, by way of the four panels at `stage`, which this warpgroup alone uses now and the copy engine reads
+// until cp_async_bulk_wait_read() of the warpgroup's first thread.
+__device__ inline void store_half(int half, const Role::Item& item, const CUtensorMap* map, const float (&o)[128],
+                                  const float (&factor)[2], std::uint32_t stage) {
+  ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads the panels any more
+  stage_half<Word16::kBf16>(stage, o, factor);
+  ptx::fence_proxy_async_shared();
+  ptx::bar_sync(3 + half, kWarpgroup);
+  if (threadIdx.x % kWarpgroup != 0) return;
+#pragma unroll
+  for (int panel = 0; panel < 4; ++panel) {
+    ptx::cp_async_bulk_tensor_4d_store(map, 0, item.head, half * 4 + panel, static_cast<int>(item.token),
+                                       stage + panel * kPanelBytes);
+  }
+  ptx::cp_async_bulk_commit_group();
 }
 
 }  // namespace pasa::cuda

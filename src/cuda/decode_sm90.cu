@@ -42,7 +42,8 @@ __device__ void touch(const Params& params) {
 // Consumers: Many or Few<16 or 32>.
 template <typename Format, typename Consumers>
 __global__ void __launch_bounds__(Consumers::kThreads, 1)
-    decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map) {
+    decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map,
+           const __grid_constant__ CUtensorMap out_map) {
   extern __shared__ __align__(1024) std::uint8_t shared[];
   using S = Smem<Format::kDim, Consumers::kHeads>;
   static_assert(sizeof(S) <= 227 * 1024);
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
     }
     ptx::mbarrier_init(at.p_full(), kWarpgroup / 32);
     ptx::mbarrier_init(at.p_free(), kWarpgroup / 32);
+    ptx::mbarrier_init(at.finish_full(), kWarpgroup / 32);
     ptx::mbarrier_init(at.room_free(), static_cast<int>(role.mergers()));
     ptx::mbarrier_init(at.sums_in(), 1);
     ptx::fence_mbarrier_init();
@@ -76,12 +78,12 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
     ptx::griddepcontrol_launch_dependents();
   }
 
-  Consumers::template run<Format>(warpgroup, role, smem, at, &q_map);
+  Consumers::template run<Format>(warpgroup, role, smem, at, &q_map, &out_map);
 }
 
 // ---- plan and launch -----------------------------------------------------------------------------------------------------
 
-using Kernel = void (*)(Params, CUtensorMap);
+using Kernel = void (*)(Params, CUtensorMap, CUtensorMap);
 
 template <typename Consumers>
 Kernel kernel_of(pasa_kv_format format) {
@@ -284,8 +286,14 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const Variant its = variant(detail.family, detail.group_heads, problem.source[0].format, problem.dim);
   cudaLaunchConfig_t config = launch_config(detail, its, std::min(items, detail.clusters), attributes);
   config.stream = static_cast<cudaStream_t>(stream);
-  const CUtensorMap q_map = make_tensor_map(problem, problem.q, problem.q_stride, problem.dim, detail.group_heads);
-  check(cudaLaunchKernelEx(&config, its.kernel, params, q_map), "decode_sm90");
+  const bool many = detail.family == Family::kMany;
+  const CUtensorMap q_map = make_tensor_map(problem, problem.q, problem.q_stride, problem.dim,
+                                            many ? kManyHeads : detail.group_heads, problem.dim / kPanelColumns);
+  const CUtensorMap out_map =
+      many && detail.ranks == 1 && !args.partial
+          ? make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, detail.group_heads, 1)
+          : CUtensorMap{};
+  check(cudaLaunchKernelEx(&config, its.kernel, params, q_map, out_map), "decode_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/true, stream);
 }
 

@@ -445,7 +445,8 @@ struct Few {
   static_assert(kRegisters + 2 * kConvertRegisters <= 504);
 
   template <typename Format, typename S>
-  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map) {
+  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map,
+                             const CUtensorMap*) {
     if (warpgroup == 0) {
       ptx::setmaxnreg_inc<kRegisters>();
       attend_few(role, smem, at, q_map);

@@ -32,9 +32,10 @@ __device__ inline void wait_full(std::uint32_t barrier, std::uint32_t parity) {
 }
 
 // One arrival a warp, behind what all its lanes read and wrote: __syncwarp orders that, electing a lane does not.
-__device__ inline void release(std::uint32_t barrier) {
+// `mine`: does this warp arrive? A branch around the call would be a divergent one to the compiler.
+__device__ inline void release(std::uint32_t barrier, bool mine = true) {
   __syncwarp();
-  if (ptx::elect_sync()) ptx::mbarrier_arrive(barrier);
+  if (ptx::elect_sync() && mine) ptx::mbarrier_arrive(barrier);
 }
 
 // ---- softmax -------------------------------------------------------------------------------------------------------------

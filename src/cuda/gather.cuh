@@ -74,8 +74,8 @@ struct Multiplier {
 constexpr int bias_of(Fp8 flavour) { return flavour == Fp8::kE4m3fn ? 120 : 119; }
 
 __device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) {
-  // bf16 exponent field byte + 120: within range up to byte 134, a scale of 128.
-  return {byte * 0x00800080u + 0x3c003c00u, 0, byte > 134, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
+  // bf16 exponent field byte + 120: within range up to byte 134, a scale of 128; slow_scales() looks.
+  return {byte * 0x00800080u + 0x3c003c00u, 0, 0, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
 }
 
 __device__ inline Multiplier float_multiplier(float scale, Fp8 flavour) {
@@ -305,9 +305,10 @@ class Records {
   template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
     if (kRoomy && (unit.valid & 0xff) == 0) return;
-    // What is added to these addresses is known to the compiler, so that the loads share them: a register that another address
-    // is to be made in must wait until the load before has been taken.
-    const std::uint8_t *codes = unit.record + (lane_bytes_ + zero), *words[2] = {codes + odd_, codes + 64 - odd_};
+    // What is added to these addresses is known to the compiler, and they are not, so that the loads share them: a register that
+    // another address is to be made in must wait until the load before has been taken.
+    const std::uint8_t* codes = ptx::opaque(unit.record + (lane_bytes_ + zero));
+    const std::uint8_t* words[2] = {codes + odd_, codes + 64 - odd_};
     each<kFrom, kTo>([&]<int kPiece>() {
       constexpr int kWord = kPiece - Piece::kCodes;
       const std::uint8_t* from = kPiece < Piece::kCodes
@@ -340,7 +341,24 @@ class Records {
   __device__ void use_scales() { scales_ = next_; }
   __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
-  // Converts pieces [kFrom, kTo) of the unit and stores them in the tile at address `keys`.
+  // Takes what of pieces [kFrom, kTo) lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
+  template <int kFrom, int kTo, bool kRoomy = false>
+  __device__ std::uint32_t fetch(const Unit& unit) {
+    if (kRoomy && (unit.valid & 0xff) == 0) return 0;
+    std::uint32_t there = 0;
+    if constexpr (kFirstAside<kFrom> < kTo) ptx::cp_async_wait_all();
+    if constexpr (kFrom < Piece::kCodes) {
+      constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
+      each<kFirstAside<kFrom>, kRoomy ? kTo : kCodesTo>([&]<int kPiece>() {
+        uint4& to = data_[Piece::place(kPiece)];
+        to = ptx::ld_shared(slot(kPiece));
+        there |= to.x;
+      });
+    }
+    return ptx::zero_behind(there);
+  }
+
+  // Converts pieces [kFrom, kTo) of the unit, behind fetch() of them, and stores them in the tile at address `keys`.
   template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
@@ -356,14 +374,10 @@ class Records {
       });
       return;
     }
-    constexpr int kAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
-    if constexpr (kAside < kTo) ptx::cp_async_wait_all();
     if constexpr (kFrom < kCodesTo) {
-      each<kAside, kRoomy ? kTo : kCodesTo>(
-          [&]<int kPiece>() { data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece)); });
       std::uint32_t slow = 0;
-      each<kFrom, kCodesTo>(
-          [&]<int kPiece>() { slow |= nan_codes(data_[Piece::place(kPiece)]) | multiplier(kPiece).slow; });
+      each<kFrom, kCodesTo>([&]<int kPiece>() { slow |= nan_codes(data_[Piece::place(kPiece)]); });
+      slow |= slow_scales<kFrom, kCodesTo>();
       if (!__any_sync(~0u, slow != 0)) {
         each<kFrom, kCodesTo>([&]<int kPiece>() {
           store_codes(keys + kPiece * kPanelBytes, data_[Piece::place(kPiece)], multiplier(kPiece));
@@ -373,7 +387,7 @@ class Records {
       }
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), kTo>([&]<int kPiece>() {
-      if constexpr (!kRoomy && kPiece >= kAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
+      if constexpr (!kRoomy && kPiece >= kFirstAside<kFrom>) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
       uint4 x = data_[Piece::place(kPiece)];
       if (nan_to_zero) x = {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
       constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
@@ -382,6 +396,10 @@ class Records {
   }
 
  private:
+  // The first of pieces kFrom and more that waits aside.
+  template <int kFrom>
+  static constexpr int kFirstAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
+
   // body.operator()<i>() for i in [kFrom, kTo).
   template <int kFrom, int kTo, typename Body>
   static __device__ void each(Body&& body) {
@@ -427,6 +445,24 @@ class Records {
     constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
     const std::uint32_t mine = scale % kPerLane ? scales_.y : scales_.x;
     return float_multiplier(__uint_as_float(__shfl_sync(~0u, mine, scale / kPerLane, 4)), Format::kFlavour);
+  }
+
+  // Non-zero if a scale of pieces [kFrom, kTo) is beyond the fast arithmetic.
+  template <int kFrom, int kTo>
+  __device__ std::uint32_t slow_scales() const {
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {  // bytes above 134, four at once
+      constexpr auto kTops = [](int word) {
+        std::uint32_t mask = 0;
+        for (int piece = kFrom; piece < kTo; ++piece) mask |= piece / 4 == word ? 0x80u << piece % 4 * 8 : 0;
+        return mask;
+      };
+      const auto above = [](std::uint32_t x) { return ((x & 0x7f7f7f7fu) + 0x79797979u) & x; };
+      return (above(scales_.x) & kTops(0)) | (above(scales_.y) & kTops(1));
+    } else {
+      std::uint32_t slow = 0;
+      each<kFrom, kTo>([&]<int kPiece>() { slow |= multiplier(kPiece).slow; });
+      return slow;
+    }
   }
 
   static __device__ std::uint32_t nan_codes(const uint4& x) {

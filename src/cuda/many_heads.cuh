@@ -16,65 +16,116 @@ namespace pasa::cuda {
 template <int kDim>
 using ManyHeads = Smem<kDim, kManyHeads>;
 
+// An item's output leaves as it is: neither merged by the cluster nor split by the caller.
+__device__ inline bool is_whole(const Role& role) { return !role.merges() && !role.params.args.partial; }
+
 // ---- values: one warpgroup -----------------------------------------------------------------------------------------------
 
 template <int kDim>
-__device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at) {
+__device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at,
+                       const CUtensorMap* out_map) {
   ptx::barrier_cluster_wait();
   const Rows rows(threadIdx.x % kWarpgroup);
   float o[128];
-  std::uint32_t use = 0;
-  for (std::uint32_t item = role.first(); item < role.count(); item += role.step()) {
+  std::uint32_t use = 0, parity = 0;
+  for (std::uint32_t i = role.first(); i < role.count(); i += role.step(), parity ^= 1) {
 #pragma unroll
     for (int k = 0; k < 128; ++k) o[k] = 0;
-    float factor[2] = {0, 0};
-    const bool stages = !role.merges() && !role.params.args.partial;
-    for (bool last = false; !last; ++use) {
+    float factor[2];
+    const bool whole = is_whole(role);
+    for (bool first = true, last = false; !last; first = false, ++use) {
       const int tile = use % 2;
       ptx::mbarrier_wait(at.p_full(), use % 2);
       wait_full(at.full(tile, 1), use / 2 % 2);
       last = smem.last != 0;
       const float rescale[2] = {smem.rescale[rows.at[0]], smem.rescale[rows.at[1]]};
-      if (last) factor[0] = smem.finish[rows.at[0]], factor[1] = smem.finish[rows.at[1]];
-      rescale_rows(o, rescale);
+      if (!first) rescale_rows(o, rescale);
       ptx::wgmma_touch(o);
       ptx::wgmma_fence();
       const std::uint32_t a = ptx::uniform(along_rows(at.p()));
       start_product<Word16::kBf16>(o, at.keys(tile) + 4 * kPanelBytes, [&](int step) { return a + column_step(step); });
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
+      if (last) {
+        ptx::mbarrier_wait(at.finish_full(), parity);
+        factor[0] = smem.finish[rows.at[0]], factor[1] = smem.finish[rows.at[1]];
+      }
       release(at.p_free());
-      if (!last || !stages) release(at.free(tile, 1));
+      if (!last || !whole) release(at.free(tile, 1));
+    }
+    const int tile = (use - 1) % 2;
+    const auto item = role.item(ptx::opaque(i));
+    if (whole) {
+      store_half(1, item, out_map, o, factor, at.keys(tile) + 4 * kPanelBytes);
+      if (threadIdx.x % kWarpgroup == 0) ptx::cp_async_bulk_wait_read();
+      release(at.free(tile, 1));
+      continue;
     }
     if (role.merges()) ptx::barrier_sync<1, 2 * kWarpgroup>();  // no product reads the tiles any more
-    const int tile = (use - 1) % 2;
-    write_half(1, role, item, at, o, factor, at.keys(tile) + 4 * kPanelBytes);
-    if (stages) release(at.free(tile, 1));
-    if (role.merges()) merge<2 * kWarpgroup>(role, item, smem, at);
+    write_sums(1, role, item, at, o, factor);
+    if (role.merges()) merge<2 * kWarpgroup>(role, i, smem, at);
   }
 }
 
 // ---- scores: one warpgroup -----------------------------------------------------------------------------------------------
 
-// Behind a row's last tile.
+// What this thread's two heads leave beside the output.
+struct RowsEnd {
+  float lse[2], top[2];
+};
+
+// Behind a row's last tile: in smem.finish the heads' factors of the output, in smem.part what a merge needs.
 template <int kDim>
-__device__ void finish_rows(const Role& role, std::uint32_t i, ManyHeads<kDim>& smem, const Softmax& softmax) {
-  const auto item = role.item(ptx::opaque(i));
+__device__ RowsEnd finish_rows(const Role& role, ManyHeads<kDim>& smem, const Softmax& softmax,
+                               const float (&sink)[2]) {
   const Rows rows(threadIdx.x);
+  RowsEnd end;
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float sum = softmax.row_sum(r), top = softmax.row_top(r);
-    if (threadIdx.x % 4 == 0) finish_head(role, item, smem, rows.at[r], softmax.ref[r], top, sum);
+    const float sum = softmax.row_sum(r);
+    end.top[r] = softmax.row_top(r);
+    float factor;
+    if (is_whole(role)) {
+      const Finish finish = fast_finish(softmax.ref[r], sum, sink[r]);
+      factor = finish.scale, end.lse[r] = finish.lse;
+    } else {  // relative to the largest score, and with the sum in lse's place
+      factor = end.top[r] == -kInfinity ? 1 : ptx::ex2(softmax.ref[r] - end.top[r]);
+      end.lse[r] = sum * factor;
+    }
+    if (threadIdx.x % 4 == 0) {
+      smem.finish[rows.at[r]] = factor;
+      if (role.merges()) smem.part[rows.at[r]] = {end.top[r], end.lse[r]};
+    }
+  }
+  return end;
+}
+
+__device__ inline void write_ends(const Role& role, const Role::Item& item, const RowsEnd& end) {
+  const Args& args = role.params.args;
+  const Rows rows(threadIdx.x);
+  if (role.merges() || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows.at[r] >= item.heads) continue;
+    const int head = item.head + rows.at[r];
+    if (args.partial) {
+      const std::int64_t to = partial_at(args, item.token, item.split, head);
+      args.partials.m[to] = end.top[r], args.partials.l[to] = end.lse[r];
+    } else {
+      write_row(args, item.token, head, end.lse[r], end.top[r]);
+    }
   }
 }
 
 template <int kDim>
-__device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at, const CUtensorMap* q_map) {
+__device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at, const CUtensorMap* q_map,
+                       const CUtensorMap* out_map) {
   constexpr int kSteps = kDim / 16, kLeftSteps = kValueDim / 2 / 16;
   ptx::barrier_cluster_wait();
   if (threadIdx.x == 0 && role.first() < role.count()) load_q(role, role.first(), q_map, at);
 
   const std::uint32_t thread = threadIdx.x;
+  const bool whole = is_whole(role);
   float o[128];
   std::uint32_t p[4][4];
   std::uint32_t use = 0, q_parity = 0;
@@ -82,11 +133,26 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     start_product<Word16::kBf16>(
         o, at.keys(tile), [&](int step) -> auto& { return p[step]; });
   };
+  // The half that an output leaves by is released by its warp 0 when the copy engine has read it.
+  const auto settle = [&] {
+    if (thread == 0) ptx::cp_async_bulk_wait_read();
+    release(at.free((use - 1) % 2, 0), thread < 32);
+  };
   for (std::uint32_t i = role.first(); i < role.count(); i += role.step()) {
     Softmax softmax;
     softmax.start();
 #pragma unroll
     for (int k = 0; k < 128; ++k) o[k] = 0;
+    float sink[2];
+    {
+      const Args& args = role.params.args;
+      const auto item = role.item(ptx::opaque(i));
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = Rows(thread).at[r];
+        sink[r] = args.sink && row < item.heads ? args.sink[item.head + row] : -kInfinity;
+      }
+    }
     ptx::mbarrier_wait(at.q_full(), q_parity);
     q_parity ^= 1;
     for (bool first = true, last = false; !last; first = false, ++use) {
@@ -114,6 +180,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
         multiply(tile ^ 1);
         ptx::wgmma_wait_group<1>();
       } else {
+        if (whole && use != 0) settle();
         ptx::wgmma_wait_group<0>();
       }
       ptx::wgmma_touch(s);
@@ -138,24 +205,32 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
         smem.rescale[Rows(thread).at[1]] = rescale[1];
       }
       ptx::fence_proxy_async_shared();
-      if (!last) release(at.p_full());
-      rescale_rows(o, rescale);
+      release(at.p_full());
+      if (!first) rescale_rows(o, rescale);
     }
-    finish_rows(role, i, smem, softmax);
-    release(at.p_full());
+    const RowsEnd end = finish_rows(role, smem, softmax, sink);
+    release(at.finish_full());
     const int tile = (use - 1) % 2;
     ptx::wgmma_touch(o);
     ptx::wgmma_fence();
     multiply(tile);
-    ptx::wgmma_wait_group<0>();
-    ptx::wgmma_touch(o);
+    const auto item = role.item(ptx::opaque(i));
+    write_ends(role, item, end);
     const Rows rows(thread);
     const float factor[2] = {smem.finish[rows.at[0]], smem.finish[rows.at[1]]};
+    ptx::wgmma_wait_group<0>();
+    ptx::wgmma_touch(o);
+    if (whole) {
+      store_half(0, item, out_map, o, factor, at.keys(tile));
+      release(at.free(tile, 0), thread >= 32);
+      continue;
+    }
     if (role.merges()) ptx::barrier_sync<1, 2 * kWarpgroup>();
-    write_half(0, role, i, at, o, factor, at.keys(tile));
+    write_sums(0, role, item, at, o, factor);
     release(at.free(tile, 0));
     if (role.merges()) merge<2 * kWarpgroup>(role, i, smem, at);
   }
+  if (whole && use != 0) settle();
 }
 
 // Registers of the roles; 4 x 128 at entry.
@@ -165,14 +240,15 @@ struct Many {
   static_assert(kScoresRegisters + kValuesRegisters + 2 * kConvertRegisters <= 512);
 
   template <typename Format, typename S>
-  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map) {
+  static __device__ void run(int warpgroup, const Role& role, S& smem, Address<S> at, const CUtensorMap* q_map,
+                             const CUtensorMap* out_map) {
     if (warpgroup == 0) {
       ptx::setmaxnreg_inc<kScoresRegisters>();
-      scores(role, smem, at, q_map);
+      scores(role, smem, at, q_map, out_map);
       role.leave();
     } else if (warpgroup == 1) {
       ptx::setmaxnreg_inc<kValuesRegisters>();
-      values(role, smem, at);
+      values(role, smem, at, out_map);
       role.leave();
     } else {
       ptx::setmaxnreg_dec<kConvertRegisters>();

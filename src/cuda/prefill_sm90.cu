@@ -338,6 +338,7 @@ __device__ void convert(const Params& params, Smem<Format>& smem, Address<Format
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      records[half].template fetch<Piece::kLeft, Piece::kCount>(units[half]);
       records[half].template convert<Piece::kLeft, Piece::kCount>(units[half], nan_to_zero, keys);
     }
     ptx::mbarrier_arrive(at.full(place.slot));
@@ -472,11 +473,7 @@ __device__ void store_half(const CUtensorMap& map, const Params::Item& item, int
   ptx::fence_proxy_async_shared();
   ptx::bar_sync(3 + half, kWarpgroup);
   if (threadIdx.x % kWarpgroup != 0) return;
-#pragma unroll
-  for (int panel = 0; panel < 4; ++panel) {
-    ptx::cp_async_bulk_tensor_3d_store(&map, half * (kValueDim / 2) + panel * kPanelColumns, item.head,
-                                       static_cast<int>(item.token), stage + panel * kPanelBytes);
-  }
+  ptx::cp_async_bulk_tensor_4d_store(&map, 0, item.head, half * 4, static_cast<int>(item.token), stage);
   ptx::cp_async_bulk_commit_group();
 }
 
@@ -701,7 +698,7 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
   const Kernel kernel = kernel_of(problem);
   const CUtensorMap out_map =
-      args.partial ? CUtensorMap{} : make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, kTileHeads);
+      args.partial ? CUtensorMap{} : make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, kTileHeads, 4);
   kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params, out_map);
   check(cudaGetLastError(), "prefill_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);

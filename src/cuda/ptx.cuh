@@ -216,18 +216,18 @@ __device__ inline void cp_async_mbarrier_arrive(std::uint32_t barrier) {
 __device__ inline void cp_async_wait_all() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 // One box of a tensor map (a __grid_constant__ of the kernel) to shared memory; the barrier counts the bytes.
-__device__ inline void cp_async_bulk_tensor_3d(std::uint32_t to, const void* map, int x, int y, int z,
+__device__ inline void cp_async_bulk_tensor_4d(std::uint32_t to, const void* map, int x, int y, int z, int w,
                                                std::uint32_t barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-      "[%5];" ::"r"(to),
-      "l"(map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
       : "memory");
 }
 // The same the other way; done when the group that it is committed to has read shared memory, then has been written.
-__device__ inline void cp_async_bulk_tensor_3d_store(const void* map, int x, int y, int z, std::uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
-               "r"(x), "r"(y), "r"(z), "r"(from)
+__device__ inline void cp_async_bulk_tensor_4d_store(const void* map, int x, int y, int z, int w, std::uint32_t from) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4}], [%5];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z), "r"(w), "r"(from)
                : "memory");
 }
 __device__ inline void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -285,6 +285,11 @@ __device__ inline std::uint32_t fma_bf16x2(std::uint32_t a, std::uint32_t b, std
 // A value the compiler cannot trace: what follows from it is computed here, not kept in registers from outside a loop.
 __device__ inline std::uint32_t opaque(std::uint32_t x) {
   asm volatile("" : "+r"(x));
+  return x;
+}
+
+__device__ inline const std::uint8_t* opaque(const std::uint8_t* x) {
+  asm volatile("" : "+l"(x));
   return x;
 }
 

@@ -23,10 +23,11 @@ inline bool copies_in_16_bytes(const Problem& problem, const void* data, const s
          (problem.heads < 2 || stride[1] % 8 == 0);
 }
 
-// [T, H, columns] of 16-bit words with these strides of tokens and heads in elements, which copies_in_16_bytes(), as boxes of
-// one token, `box_heads` heads and 64 columns, the 128 bytes that a panel in shared memory is wide and swizzled by. What of a
-// box lies beyond the heads reads as zeros and is not written. Throws PASA_ERROR_INTERNAL where the driver refuses.
+// [T, H, columns] of 16-bit words with these strides of tokens and heads in elements, which copies_in_16_bytes(), as [token][panel]
+// [head][column of 64] in boxes of one token, `box_panels` panels and `box_heads` heads: the panels of shared memory, 128 bytes
+// wide and swizzled by that. What of a box lies beyond the heads reads as zeros and is not written. Throws PASA_ERROR_INTERNAL
+// where the driver refuses.
 CUtensorMap make_tensor_map(const Problem& problem, const void* data, const std::int64_t (&stride)[2], int columns,
-                            int box_heads);
+                            int box_heads, int box_panels);
 
 }  // namespace pasa::cuda

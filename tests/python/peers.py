@@ -87,18 +87,25 @@ def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, end: float) 
         log = io.StringIO()
         with contextlib.redirect_stdout(log):
             correct = _with_memory(lambda: suite.test_flash_mla(case)).is_correct
+        _share_memory()
         counts["passed" if correct else "failed"] += 1
         failures += "" if correct else log.getvalue()
     return counts, failures
 
 
+def _share_memory() -> None:
+    """Returns what torch keeps for later: other processes share the GPU."""
+    if torch.cuda.memory_reserved() > 4 << 30:
+        torch.cuda.empty_cache()
+
+
 def _with_memory(run):
     """A case's reference may need memory that a neighbour's has for a moment."""
-    for _ in range(10):
+    for _ in range(30):
         with contextlib.suppress(torch.cuda.OutOfMemoryError):
             return run()
         torch.cuda.empty_cache()
-        time.sleep(1)
+        time.sleep(random.uniform(1, 3))
     return run()
 
 
@@ -118,8 +125,9 @@ def flash_mla_prefill(checkout: pathlib.Path) -> tuple[dict, str]:
 class _Share:
     """A pytest plugin: leaves out the tests of other processes and those after the end, counts outcomes."""
 
-    def __init__(self, share: int, jobs: int, end: float):
-        self.share, self.jobs, self.end, self.counts = share, jobs, end, collections.Counter()
+    def __init__(self, share: int, jobs: int, end: float, on_host: bool):
+        self.share, self.jobs, self.end, self.on_host = share, jobs, end, on_host
+        self.counts = collections.Counter()
 
     @pytest.hookimpl(tryfirst=True)  # before --only
     def pytest_collection_modifyitems(self, items):
@@ -134,6 +142,10 @@ class _Share:
             return None  # as usual
         self.counts["not_run"] += 1
         return True
+
+    def pytest_runtest_teardown(self):
+        if not self.on_host:
+            _share_memory()
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
@@ -180,7 +192,7 @@ def aiter(
     for module in [module for module in sys.modules if module.startswith("test_pa_")]:
         del sys.modules[module]  # it asked for the architecture when it was imported
     folder = checkout / "op_tests" / "triton_tests" / "attention"
-    plugin, log = _Share(share, jobs, end), io.StringIO()
+    plugin, log = _Share(share, jobs, end, on_host), io.StringIO()
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", only, str(folder / test)]
     with contextlib.redirect_stdout(log), _OnHost() if on_host else contextlib.nullcontext():
         status = pytest.main(options, [plugin])
