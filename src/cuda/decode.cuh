@@ -150,23 +150,26 @@ template <int kFirst, typename Format, typename S, typename Behind>
 __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   using Piece = Pieces<Format>;
   constexpr bool kTail = Format::kScaling == Scaling::kTailUe8m0;
+  constexpr bool kWordsApart = kFirst == 1 && Piece::kCodes > 0 && Piece::kWords > 0 && Piece::kAside == 0;
   constexpr bool kAhead = kFirst == 1 && Piece::kFlight - Piece::kAside <= 8;
   const std::uint32_t warp = ptx::uniform(threadIdx.x / 32 % 8);
   const bool nan_to_zero = role.params.args.nan_to_zero;
 
   Stream<Format, Role> stream(role.params.args, role, 8 * warp);
-  Records<Format> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
+  Records<Format, kWordsApart> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
     records.template load<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, zero);
   };
   const auto fetch = [&]<int kHalf>(const Unit& unit) {
-    return records.template fetch<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit);
+    return records.template fetch < kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom > (unit);
   };
   const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
     const int tile = use % 2;
     ptx::mbarrier_wait(at.free(tile, kHalf), use / 2 % 2 ^ 1);
+    if constexpr (kWordsApart && kHalf == 1) records.copy_words(unit, at.keys(tile));
     records.template convert<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, nan_to_zero,
                                                                                                    at.keys(tile));
+    if constexpr (kWordsApart && kHalf == 1) records.finish_words(nan_to_zero, at.keys(tile));
     __syncwarp();
     const bool elected = ptx::elect_sync();
     if (kHalf == 1 && elected) ptx::st_shared_byte(at.info(tile) + warp, unit.valid & 0xff);
@@ -207,14 +210,13 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
       std::uint32_t zero = take_scales();
       const Unit after = stream.next();
       records.load_scales(after);
-      if constexpr (Piece::kWhole) zero |= fetch.template operator()<1>(next);
+      zero |= fetch.template operator()<1>(next);
       load.template operator()<!Piece::kWhole>(next, zero);
       if (unit.valid & kLastTile) {
         behind_item();
         item += role.step();
         if (item >= role.count()) return;
       }
-      if constexpr (!Piece::kWhole) fetch.template operator()<1>(next);
       make.template operator()<1>(next, use + 1);
       load.template operator()<Piece::kWhole>(Piece::kWhole ? after : next);
       unit = next;
@@ -227,6 +229,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
         take_scales();
         const Unit next = stream.next();
         records.load_scales(next);
+        if constexpr (kWordsApart) records.prefetch(next);
         fetch.template operator()<kFirst>(unit);
         make.template operator()<kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? kFirst : !kFirst>(Piece::kWhole ? next : unit);
@@ -246,16 +249,6 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
   const auto item = role.item(ptx::opaque(i));
   ptx::mbarrier_arrive_expect_tx(at.q_full(), kPanels<S::kDim> * S::kHeads * kPanelRowBytes);
   ptx::cp_async_bulk_tensor_4d(at.q(), map, 0, item.head, 0, static_cast<int>(item.token), at.q_full());
-}
-
-// finish() of core/softmax.h with the machine's approximations: at a block's end, instructions that wait for each other are what
-// is left to count.
-__device__ inline Finish fast_finish(float m, float l, float sink) {
-  const float sink2 = sink * kLog2e, top = sink2 > m ? sink2 : m;
-  const float weight = ptx::ex2(m - top);
-  const float scale = __fdividef(weight, l * weight + ptx::ex2(sink2 - top));
-  if (l == 0) return {0, -kInfinity};
-  return {sink2 == kInfinity ? 0 : scale, kLn2 * (m + __log2f(l))};
 }
 
 // ---- the merge of a split row, by pushing --------------------------------------------------------------------------------
@@ -416,8 +409,7 @@ __device__ void write_sums(int half, const Role& role, const Role::Item& item, A
         }
       }
     } else {
-      float* to =
-          args.partials.acc + partial_at(args, item.token, item.split, item.head + row) * kValueDim + column;
+      float* to = args.partials.acc + partial_at(args, item.token, item.split, item.head + row) * kValueDim + column;
       store_partial_row(to, o, r, factor[r]);
     }
   }

@@ -170,10 +170,69 @@ __device__ inline void store_partial_row(float* to, const float (&o)[128], int r
   }
 }
 
+// finish() of core/softmax.h with the machine's approximations: at a block's end, instructions that wait for each other are what
+// is left to count.
+__device__ inline Finish fast_finish(float m, float l, float sink) {
+  const float sink2 = sink * kLog2e, top = sink2 > m ? sink2 : m;
+  const float weight = ptx::ex2(m - top);
+  const float scale = __fdividef(weight, l * weight + ptx::ex2(sink2 - top));
+  if (l == 0) return {0, -kInfinity};
+  return {sink2 == kInfinity ? 0 : scale, kLn2 * (m + __log2f(l))};
+}
+
 // What a (token, head) row leaves beside its output; `top` in base 2.
 __device__ inline void write_row(const Args& args, std::int64_t token, int head, float lse, float top) {
   if (args.lse) args.lse[at(args.lse_stride, token, head)] = lse;
   if (args.max_logits) args.max_logits[at(args.max_logits_stride, token, head)] = top * kLn2;
+}
+
+// The end of this thread's two rows behind their last tile: the factor of the output, and what else they leave.
+struct RowsEnd {
+  float factor[2], lse[2], top[2];
+
+  // whole: neither merged nor split. If not, the output is to be relative to the row's largest score, and lse is its sum.
+  __device__ RowsEnd(const Softmax& softmax, const float (&sink)[2], bool whole) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = softmax.row_sum(r);
+      top[r] = softmax.row_top(r);
+      if (whole) {
+        const Finish end = fast_finish(softmax.ref[r], sum, sink[r]);
+        factor[r] = end.scale, lse[r] = end.lse;
+      } else {
+        factor[r] = top[r] == -kInfinity ? 1 : ptx::ex2(softmax.ref[r] - top[r]);
+        lse[r] = sum * factor[r];
+      }
+    }
+  }
+
+  // Item: token, split, first head, heads.
+  template <typename Item>
+  __device__ void write(const Args& args, const Item& item) const {
+    const Rows rows(threadIdx.x);
+    if (threadIdx.x % 4 != 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (rows.at[r] >= item.heads) continue;
+      const int head = item.head + rows.at[r];
+      if (args.partial) {
+        const std::int64_t to = partial_at(args, item.token, item.split, head);
+        args.partials.m[to] = top[r], args.partials.l[to] = lse[r];
+      } else {
+        write_row(args, item.token, head, lse[r], top[r]);
+      }
+    }
+  }
+};
+
+// The sinks of an item's rows of this thread; asked for long before they are needed.
+template <typename Item>
+__device__ void load_sinks(const Args& args, const Item& item, float (&sink)[2]) {
+  const Rows rows(threadIdx.x);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    sink[r] = args.sink && rows.at[r] < item.heads ? args.sink[item.head + rows.at[r]] : -kInfinity;
+  }
 }
 
 }  // namespace pasa::cuda

@@ -66,23 +66,27 @@ __device__ inline std::uint32_t nan_codes(std::uint32_t word) {
 // What multiplies a placed pair: `high` + `low`, each twice; low is 0 for power-of-two scales and then unused.
 struct Multiplier {
   std::uint32_t high, low;
-  std::uint32_t slow;  // non-zero: beyond the fast arithmetic
-  float scale;         // for that case
 };
 
 // The bias that placing adds: 2^120, or 2^119 where the same bits mean half the value.
 constexpr int bias_of(Fp8 flavour) { return flavour == Fp8::kE4m3fn ? 120 : 119; }
 
-__device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) {
-  // bf16 exponent field byte + 120: within range up to byte 134, a scale of 128; slow_scales() looks.
-  return {byte * 0x00800080u + 0x3c003c00u, 0, 0, ue8m0_to_float(static_cast<std::uint8_t>(byte))};
+// Of a scale up to 128; the bf16 exponent field is byte + 120.
+__device__ inline Multiplier ue8m0_multiplier(std::uint32_t byte) { return {byte * 0x00800080u + 0x3c003c00u, 0}; }
+// Non-zero if one of the scales that `tops` marks by the top bit of its byte is above 128.
+__device__ inline std::uint32_t large_scales(std::uint32_t bytes, std::uint32_t tops) {
+  return ((bytes & 0x7f7f7f7fu) + 0x79797979u) & bytes & tops;
 }
 
-__device__ inline Multiplier float_multiplier(float scale, Fp8 flavour) {
+// A float scale in two bf16, high in the low half; of one from 128 on, a NaN.
+constexpr std::uint32_t kLargeScale = 0x7f80;  // these bits are set in no other
+__device__ inline std::uint32_t split_scale(float scale, Fp8 flavour) {
   const float lifted = scale * __uint_as_float(static_cast<std::uint32_t>(bias_of(flavour) + 127) << 23);
-  const std::uint32_t high = ptx::cvt_bf16x2(lifted, lifted);
-  const float rest = lifted - __uint_as_float(high << 16);
-  return {high, ptx::cvt_bf16x2(rest, rest), !(fabsf(scale) < 128.0f), scale};
+  const float rest = lifted - __uint_as_float(ptx::cvt_bf16x2(lifted, lifted) << 16);
+  return fabsf(scale) < 128.0f ? ptx::cvt_bf16x2(lifted, rest) : kLargeScale | 1;
+}
+__device__ inline Multiplier float_multiplier(std::uint32_t split) {
+  return {ptx::prmt<0x1010>(split), ptx::prmt<0x3232>(split)};
 }
 
 // Two codes of `word` (place()) times their scale.
@@ -104,6 +108,10 @@ __device__ inline std::uint32_t drop_nans(std::uint32_t pair) {
   if ((pair & 0x7fffu) > 0x7f80u) pair &= 0xffff0000u;
   if ((pair >> 16 & 0x7fffu) > 0x7f80u) pair &= 0x0000ffffu;
   return pair;
+}
+
+__device__ inline uint4 drop_nans(const uint4& x) {
+  return {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
 }
 
 // ---- work: which tokens of which lists -----------------------------------------------------------------------------------
@@ -285,9 +293,12 @@ class Stream {
 // A warp's tokens between memory and the tile: the pieces of the unit that is loaded, and its scales. Most pieces wait in
 // registers. A thread's wait for one load is a wait for all it has issued, so those of the right half travel to a place of the
 // thread's own in shared memory instead: then each part is on its way while the other is converted.
-template <typename Format>
+// kWordsApart: 16-bit words behind codes take a way of their own, straight to their tile: copy_words().
+template <typename Format, bool kWordsApart = false>
 class Records {
   using Piece = Pieces<Format>;
+  static constexpr int kCount = kWordsApart ? Piece::kCodes : Piece::kCount;  // pieces of the common way
+  static constexpr int upto(int to) { return to < kCount ? to : kCount; }
 
  public:
   // `aside`: shared memory of this thread, 16 bytes every kAsideStride.
@@ -307,13 +318,12 @@ class Records {
     if (kRoomy && (unit.valid & 0xff) == 0) return;
     // What is added to these addresses is known to the compiler, and they are not, so that the loads share them: a register that
     // another address is to be made in must wait until the load before has been taken.
-    const std::uint8_t* codes = ptx::opaque(unit.record + (lane_bytes_ + zero));
-    const std::uint8_t* words[2] = {codes + odd_, codes + 64 - odd_};
-    each<kFrom, kTo>([&]<int kPiece>() {
-      constexpr int kWord = kPiece - Piece::kCodes;
-      const std::uint8_t* from = kPiece < Piece::kCodes
-                                     ? codes + kPiece * kPanelColumns
-                                     : words[kWord & 1] + Format::kRopeOffset + kWord / 2 * kPanelRowBytes;
+    const std::uint8_t* codes = unit.record + (lane_bytes_ + zero);
+    if constexpr (Piece::kCodes > 0) codes = ptx::opaque(codes);
+    const Words words(codes, odd_);
+    each<kFrom, upto(kTo)>([&]<int kPiece>() {
+      const std::uint8_t* from =
+          kPiece < Piece::kCodes ? codes + kPiece * kPanelColumns : words.piece(kPiece - Piece::kCodes);
       if constexpr (kPiece >= Piece::kCount - Piece::kAside) {
         ptx::cp_async_16(slot(kPiece), from, unit.record ? 16 : 0);
       } else {
@@ -322,7 +332,34 @@ class Records {
         if (unit.record) to = ptx::ld_global_nc_no_allocate(from);
       }
     });
-    if constexpr (kTo > Piece::kCount - Piece::kAside && Piece::kAside > 0) ptx::cp_async_commit_group();
+    if constexpr (upto(kTo) > Piece::kCount - Piece::kAside && Piece::kAside > 0) ptx::cp_async_commit_group();
+  }
+
+  // Has L2 ask for a unit's records, 64 bytes by a lane at a time.
+  __device__ void prefetch(const Unit& unit) const {
+#pragma unroll
+    for (int from = 0; from < Format::kRecordBytes; from += 256) {
+      const std::uint32_t at = from + 4 * lane_bytes_;
+      ptx::prefetch_l2(unit.record + at, unit.record && at < Format::kRecordBytes);
+    }
+  }
+
+  // Words straight to the tile at `keys`, for finish_words().
+  __device__ void copy_words(const Unit& unit, std::uint32_t keys) const {
+    const Words words(ptx::opaque(unit.record + lane_bytes_), odd_);
+    each<Piece::kCodes, Piece::kCount>([&]<int kPiece>() {
+      ptx::cp_async_16(word_place<kPiece>(keys), words.piece(kPiece - Piece::kCodes), unit.record ? 16 : 0);
+    });
+    ptx::cp_async_commit_group();
+  }
+  // Waits for them.
+  __device__ void finish_words(bool nan_to_zero, std::uint32_t keys) const {
+    ptx::cp_async_wait_all();
+    if (!nan_to_zero) return;
+    each<Piece::kCodes, Piece::kCount>([&]<int kPiece>() {
+      const std::uint32_t place = word_place<kPiece>(keys);
+      ptx::st_shared(place, drop_nans(ptx::ld_shared(place)));
+    });
   }
 
   // Asks for the scales of a unit; they belong to the pieces converted after the next use_scales().
@@ -338,7 +375,13 @@ class Records {
       if (unit.record) next_.x = __ldg(reinterpret_cast<const std::uint32_t*>(unit.record + Format::kNope) + j);
     }
   }
-  __device__ void use_scales() { scales_ = next_; }
+  __device__ void use_scales() {
+    scales_ = next_;
+    if constexpr (Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat) {
+      scales_ = {split_scale(__uint_as_float(next_.x), Format::kFlavour),
+                 kPerLane > 1 ? split_scale(__uint_as_float(next_.y), Format::kFlavour) : 0};
+    }
+  }
   __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
   // Takes what of pieces [kFrom, kTo) lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
@@ -346,7 +389,7 @@ class Records {
   __device__ std::uint32_t fetch(const Unit& unit) {
     if (kRoomy && (unit.valid & 0xff) == 0) return 0;
     std::uint32_t there = 0;
-    if constexpr (kFirstAside<kFrom> < kTo) ptx::cp_async_wait_all();
+    if constexpr (kFirstAside<kFrom> < upto(kTo)) ptx::cp_async_wait_all();
     if constexpr (kFrom < Piece::kCodes) {
       constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
       each<kFirstAside<kFrom>, kRoomy ? kTo : kCodesTo>([&]<int kPiece>() {
@@ -369,7 +412,7 @@ class Records {
           ptx::st_shared(to + codes_, uint4{});
           ptx::st_shared(to + (codes_ ^ 16), uint4{});
         } else {
-          ptx::st_shared(to + (words_ ^ (kPiece - Piece::kCodes) % 2 * 64), uint4{});
+          ptx::st_shared(word_place<kPiece>(keys), uint4{});
         }
       });
       return;
@@ -386,19 +429,38 @@ class Records {
         convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
       }
     }
-    each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), kTo>([&]<int kPiece>() {
+    each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), upto(kTo)>([&]<int kPiece>() {
       if constexpr (!kRoomy && kPiece >= kFirstAside<kFrom>) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
-      uint4 x = data_[Piece::place(kPiece)];
-      if (nan_to_zero) x = {drop_nans(x.x), drop_nans(x.y), drop_nans(x.z), drop_nans(x.w)};
-      constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
-      ptx::st_shared(keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ kHalf), x);
+      const uint4 x = data_[Piece::place(kPiece)];
+      ptx::st_shared(word_place<kPiece>(keys), nan_to_zero ? drop_nans(x) : x);
     });
   }
 
  private:
+  // Float scales that a lane of a token's four looks after.
+  static constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
+  static constexpr int scale_of(int piece) {
+    return piece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
+  }
+
   // The first of pieces kFrom and more that waits aside.
   template <int kFrom>
   static constexpr int kFirstAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
+
+  // Addresses of a token's 16-bit words; lanes of even tokens begin with the left half of a panel's row.
+  struct Words {
+    const std::uint8_t* half[2];
+    __device__ Words(const std::uint8_t* record, std::uint32_t odd) : half{record + odd, record + 64 - odd} {}
+    __device__ const std::uint8_t* piece(int word) const {
+      return half[word & 1] + Format::kRopeOffset + word / 2 * kPanelRowBytes;
+    }
+  };
+  // And where in a tile they belong.
+  template <int kPiece>
+  __device__ std::uint32_t word_place(std::uint32_t keys) const {
+    constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
+    return keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ kHalf);
+  }
 
   // body.operator()<i>() for i in [kFrom, kTo).
   template <int kFrom, int kTo, typename Body>
@@ -416,7 +478,7 @@ class Records {
 #pragma unroll 1
     for (int k = from * 4; k < to * 4; ++k) {
       const int piece = k / 4, i = k % 4;
-      const float scale = multiplier(piece).scale;
+      const float scale = unit.record ? slow_scale(unit, piece) : 0;
       uint2 pairs{};
       if (unit.record) {
         std::uint32_t word =
@@ -441,27 +503,32 @@ class Records {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       return ue8m0_multiplier((piece < 4 ? scales_.x : scales_.y) >> (piece % 4 * 8) & 0xff);
     }
-    const int scale = piece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
-    constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
+    const int scale = scale_of(piece);
     const std::uint32_t mine = scale % kPerLane ? scales_.y : scales_.x;
-    return float_multiplier(__uint_as_float(__shfl_sync(~0u, mine, scale / kPerLane, 4)), Format::kFlavour);
+    return float_multiplier(__shfl_sync(~0u, mine, scale / kPerLane, 4));
+  }
+  __device__ float slow_scale(const Unit& unit, int piece) const {
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+      return ue8m0_to_float((piece < 4 ? scales_.x : scales_.y) >> (piece % 4 * 8) & 0xff);
+    } else if constexpr (Format::kScaling == Scaling::kSideFloat) {
+      return __ldg(unit.side + scale_of(piece));
+    } else {
+      return __ldg(reinterpret_cast<const float*>(unit.record + Format::kNope) + scale_of(piece));
+    }
   }
 
   // Non-zero if a scale of pieces [kFrom, kTo) is beyond the fast arithmetic.
   template <int kFrom, int kTo>
   __device__ std::uint32_t slow_scales() const {
-    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {  // bytes above 134, four at once
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       constexpr auto kTops = [](int word) {
         std::uint32_t mask = 0;
         for (int piece = kFrom; piece < kTo; ++piece) mask |= piece / 4 == word ? 0x80u << piece % 4 * 8 : 0;
         return mask;
       };
-      const auto above = [](std::uint32_t x) { return ((x & 0x7f7f7f7fu) + 0x79797979u) & x; };
-      return (above(scales_.x) & kTops(0)) | (above(scales_.y) & kTops(1));
-    } else {
-      std::uint32_t slow = 0;
-      each<kFrom, kTo>([&]<int kPiece>() { slow |= multiplier(kPiece).slow; });
-      return slow;
+      return large_scales(scales_.x, kTops(0)) | large_scales(scales_.y, kTops(1));
+    } else {  // of any piece: each lane looks at its own
+      return (scales_.x & kLargeScale) == kLargeScale || (scales_.y & kLargeScale) == kLargeScale;
     }
   }
 
@@ -484,7 +551,7 @@ class Records {
   }
 
   uint4 data_[Piece::kFlight];
-  uint2 scales_{}, next_{};
+  uint2 scales_{}, next_{};  // as multiplier() wants them; as they were read
   std::uint32_t odd_, codes_, words_, lane_bytes_, aside_;
 };
 

@@ -69,54 +69,6 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
 
 // ---- scores: one warpgroup -----------------------------------------------------------------------------------------------
 
-// What this thread's two heads leave beside the output.
-struct RowsEnd {
-  float lse[2], top[2];
-};
-
-// Behind a row's last tile: in smem.finish the heads' factors of the output, in smem.part what a merge needs.
-template <int kDim>
-__device__ RowsEnd finish_rows(const Role& role, ManyHeads<kDim>& smem, const Softmax& softmax,
-                               const float (&sink)[2]) {
-  const Rows rows(threadIdx.x);
-  RowsEnd end;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float sum = softmax.row_sum(r);
-    end.top[r] = softmax.row_top(r);
-    float factor;
-    if (is_whole(role)) {
-      const Finish finish = fast_finish(softmax.ref[r], sum, sink[r]);
-      factor = finish.scale, end.lse[r] = finish.lse;
-    } else {  // relative to the largest score, and with the sum in lse's place
-      factor = end.top[r] == -kInfinity ? 1 : ptx::ex2(softmax.ref[r] - end.top[r]);
-      end.lse[r] = sum * factor;
-    }
-    if (threadIdx.x % 4 == 0) {
-      smem.finish[rows.at[r]] = factor;
-      if (role.merges()) smem.part[rows.at[r]] = {end.top[r], end.lse[r]};
-    }
-  }
-  return end;
-}
-
-__device__ inline void write_ends(const Role& role, const Role::Item& item, const RowsEnd& end) {
-  const Args& args = role.params.args;
-  const Rows rows(threadIdx.x);
-  if (role.merges() || threadIdx.x % 4 != 0) return;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (rows.at[r] >= item.heads) continue;
-    const int head = item.head + rows.at[r];
-    if (args.partial) {
-      const std::int64_t to = partial_at(args, item.token, item.split, head);
-      args.partials.m[to] = end.top[r], args.partials.l[to] = end.lse[r];
-    } else {
-      write_row(args, item.token, head, end.lse[r], end.top[r]);
-    }
-  }
-}
-
 template <int kDim>
 __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHeads<kDim>> at, const CUtensorMap* q_map,
                        const CUtensorMap* out_map) {
@@ -144,15 +96,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
 #pragma unroll
     for (int k = 0; k < 128; ++k) o[k] = 0;
     float sink[2];
-    {
-      const Args& args = role.params.args;
-      const auto item = role.item(ptx::opaque(i));
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int row = Rows(thread).at[r];
-        sink[r] = args.sink && row < item.heads ? args.sink[item.head + row] : -kInfinity;
-      }
-    }
+    load_sinks(role.params.args, role.item(ptx::opaque(i)), sink);
     ptx::mbarrier_wait(at.q_full(), q_parity);
     q_parity ^= 1;
     for (bool first = true, last = false; !last; first = false, ++use) {
@@ -208,25 +152,30 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
       release(at.p_full());
       if (!first) rescale_rows(o, rescale);
     }
-    const RowsEnd end = finish_rows(role, smem, softmax, sink);
+    const RowsEnd end(softmax, sink, whole);
+    const Rows rows(thread);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (thread % 4 != 0) continue;
+      smem.finish[rows.at[r]] = end.factor[r];
+      if (role.merges()) smem.part[rows.at[r]] = {end.top[r], end.lse[r]};
+    }
     release(at.finish_full());
     const int tile = (use - 1) % 2;
     ptx::wgmma_touch(o);
     ptx::wgmma_fence();
     multiply(tile);
     const auto item = role.item(ptx::opaque(i));
-    write_ends(role, item, end);
-    const Rows rows(thread);
-    const float factor[2] = {smem.finish[rows.at[0]], smem.finish[rows.at[1]]};
+    if (!role.merges()) end.write(role.params.args, item);
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_touch(o);
     if (whole) {
-      store_half(0, item, out_map, o, factor, at.keys(tile));
+      store_half(0, item, out_map, o, end.factor, at.keys(tile));
       release(at.free(tile, 0), thread >= 32);
       continue;
     }
     if (role.merges()) ptx::barrier_sync<1, 2 * kWarpgroup>();
-    write_sums(0, role, item, at, o, factor);
+    write_sums(0, role, item, at, o, end.factor);
     release(at.free(tile, 0));
     if (role.merges()) merge<2 * kWarpgroup>(role, i, smem, at);
   }

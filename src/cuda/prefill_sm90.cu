@@ -67,11 +67,11 @@ struct Smem {
   uint4 aside[Pieces<Format>::kAside * kConverters + 1];  // records on their way: see Records
   // Of a slot with keys: per warp of `fill` the valid bits of its tokens, kLast. Of one with queries: the item.
   alignas(16) std::uint32_t info[T::kSlots][4];
-  // With each P: what the sums so far are multiplied by, and behind a row's last tile the factor of its output.
+  // With each P: what the sums so far are multiplied by, and a little behind a row's last one the factor of its output.
   float rescale[T::kBuffers][kTileHeads], finish[T::kBuffers][kTileHeads];
   std::int32_t last[T::kBuffers];
   std::uint32_t next[2];  // items, of every other row
-  std::uint64_t full[T::kSlots], free[T::kSlots], p_full[T::kBuffers], p_free[T::kBuffers];
+  std::uint64_t full[T::kSlots], free[T::kSlots], p_full[T::kBuffers], p_free[T::kBuffers], finish_full[T::kBuffers];
 };
 
 // Arrivals on a slot's barriers: it is full when every thread of `fill` has brought its part and every warp of it the info,
@@ -107,6 +107,7 @@ struct Address {
   __device__ std::uint32_t p(int buffer) const { return base + offsetof(S, p) + buffer * sizeof(Panel); }
   __device__ std::uint32_t aside() const { return base + offsetof(S, aside); }
   __device__ std::uint32_t info(int slot) const { return base + offsetof(S, info) + slot * sizeof(S::info[0]); }
+  __device__ std::uint32_t finish_full(int buffer) const { return base + offsetof(S, finish_full) + buffer * 8; }
   __device__ std::uint32_t full(int slot) const { return base + offsetof(S, full) + slot * 8; }
   __device__ std::uint32_t free(int slot) const { return base + offsetof(S, free) + slot * 8; }
   __device__ std::uint32_t p_full(int buffer) const { return base + offsetof(S, p_full) + buffer * 8; }
@@ -397,12 +398,8 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
     release(at.free(place.slot));
     place.next();
 
-    float sink[2];  // asked for long before it is needed
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const Params::Item it = params.item(i);
-      sink[r] = args.sink && rows.at[r] < it.heads ? args.sink[it.head + rows.at[r]] : -kInfinity;
-    }
+    float sink[2];
+    load_sinks(args, params.item(i), sink);
     Softmax softmax;
     softmax.start();
     for (bool first = true, last = false; !last; first = false, p.next()) {
@@ -437,27 +434,19 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (lane % 4 == 0) smem.rescale[p.slot][rows.at[r]] = rescale[r];
-        if (!last) continue;
-        const float sum = softmax.row_sum(r), top = softmax.row_top(r);
-        const Params::Item it = params.item(ptx::opaque(i));
-        const int head = it.head + rows.at[r];
-        if (lane % 4 != 0 || rows.at[r] >= it.heads) continue;
-        float factor;
-        if (args.partial) {
-          factor = top == -kInfinity ? 1 : ptx::ex2(softmax.ref[r] - top);
-          const std::int64_t to = partial_at(args, it.token, it.split, head);
-          args.partials.m[to] = top, args.partials.l[to] = sum * factor;
-        } else {
-          const Finish end = finish(softmax.ref[r], sum, sink[r]);
-          write_row(args, it.token, head, end.lse, top);
-          factor = end.scale;
-        }
-        smem.finish[p.slot][rows.at[r]] = factor * args.value_scale;
       }
       if (threadIdx.x == 0) smem.last[p.slot] = last;
       ptx::fence_proxy_async_shared();
       if (!kBehindScores || last) release(at.p_full(p.slot));
     }
+    const RowsEnd end(softmax, sink, !args.partial);
+    const int buffer = p.slot ^ (T::kBuffers - 1);  // the last P's
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (lane % 4 == 0) smem.finish[buffer][rows.at[r]] = end.factor[r] * args.value_scale;
+    }
+    release(at.finish_full(buffer));
+    end.write(args, params.item(ptx::opaque(i)));
   }
 }
 
@@ -489,7 +478,7 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
   float o[128];
   // The slot that an output leaves by is released by its warp 0 when the copy engine has read it.
   const bool issues = threadIdx.x % kWarpgroup < 32;
-  std::uint32_t owed = 0;
+  std::uint32_t owed = 0, finish_parity = 0;  // parities of both buffers
   const auto settle = [&] {
     if (owed != 0 && threadIdx.x % 32 == 0) {
       ptx::cp_async_bulk_wait_read();
@@ -515,7 +504,6 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
       wait_full(at.full(place.slot), place.parity);
       last = smem.last[p.slot] != 0;
       const float rescale[2] = {smem.rescale[p.slot][rows.at[0]], smem.rescale[p.slot][rows.at[1]]};
-      if (last) factor[0] = smem.finish[p.slot][rows.at[0]], factor[1] = smem.finish[p.slot][rows.at[1]];
       rescale_rows(o, rescale);
       const std::uint32_t a = ptx::uniform(along_rows(at.p(p.slot)));
       ptx::wgmma_touch(o);
@@ -524,6 +512,11 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
                            [&](int step) { return a + column_step(step); });
       ptx::wgmma_wait_group<0>();
       ptx::wgmma_touch(o);
+      if (last) {
+        ptx::mbarrier_wait(at.finish_full(p.slot), finish_parity >> p.slot & 1);
+        finish_parity ^= 1u << p.slot;
+        factor[0] = smem.finish[p.slot][rows.at[0]], factor[1] = smem.finish[p.slot][rows.at[1]];
+      }
       release(at.p_free(p.slot));
       if (last && !args.partial) {
         stage = at.ring(place.slot) + half * 4 * kPanelBytes;
@@ -569,6 +562,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int buffer = 0; buffer < T::kBuffers; ++buffer) {
       ptx::mbarrier_init(at.p_full(buffer), 4);
       ptx::mbarrier_init(at.p_free(buffer), 8);
+      ptx::mbarrier_init(at.finish_full(buffer), 4);
     }
     ptx::fence_mbarrier_init();
   }
@@ -697,8 +691,9 @@ void run(const Problem& problem, const Plan& plan, void* workspace, void* stream
   check(cudaMemsetAsync(workspace, 0, sizeof *params.counter, on), "cudaMemsetAsync");
   const auto blocks = static_cast<unsigned>(std::min<std::int64_t>(items, device(problem.device_index).sms));
   const Kernel kernel = kernel_of(problem);
-  const CUtensorMap out_map =
-      args.partial ? CUtensorMap{} : make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, kTileHeads, 4);
+  const CUtensorMap out_map = args.partial
+                                  ? CUtensorMap{}
+                                  : make_tensor_map(problem, problem.out, problem.out_stride, kValueDim, kTileHeads, 4);
   kernel.launch<<<blocks, kThreads, kernel.shared_bytes, on>>>(params, out_map);
   check(cudaGetLastError(), "prefill_sm90");
   if (args.partial && !plan.partial) launch_merge(make_merge_args(args), /*overlap=*/false, stream);

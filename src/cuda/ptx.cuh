@@ -178,7 +178,11 @@ __device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float2 
 }
 
 // Soon to be read; legal before this kernel may read it.
-__device__ inline void prefetch_l2(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+// Predicated, not branched around: a branch would be a divergent one.
+__device__ inline void prefetch_l2(const void* from, bool when = true) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p prefetch.global.L2 [%0];\n}\n" ::"l"(from),
+               "r"(static_cast<int>(when)));
+}
 
 // Four 8 x 8 matrices of 16-bit elements; lane l holds the address of row l % 8 of matrix l / 8.
 __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint32_t b, std::uint32_t c,

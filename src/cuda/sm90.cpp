@@ -28,7 +28,8 @@ CUtensorMap make_tensor_map(const Problem& problem, const void* data, const std:
                             int box_heads, int box_panels) {
   const auto unsigned64 = [](std::int64_t x) { return static_cast<cuuint64_t>(x); };
   const int panels = columns / kPanelColumns;
-  const cuuint64_t sizes[4] = {kPanelColumns, unsigned64(problem.heads), unsigned64(panels), unsigned64(problem.tokens)};
+  const cuuint64_t sizes[4] = {kPanelColumns, unsigned64(problem.heads), unsigned64(panels),
+                               unsigned64(problem.tokens)};
   const cuuint64_t head_bytes = unsigned64(problem.heads > 1 ? stride[1] : columns) * 2;
   const cuuint64_t token_bytes = problem.tokens > 1 ? unsigned64(stride[0]) * 2 : head_bytes * sizes[1];
   const cuuint64_t strides[3] = {head_bytes, kPanelRowBytes, token_bytes};
