@@ -70,11 +70,11 @@ struct Role {
   __device__ bool merges() const { return params.shape.ranks > 1; }
   __device__ std::uint32_t ranks() const { return params.shape.ranks; }
   __device__ std::uint32_t mergers() const { return 1u << params.shape.log2_mergers; }
-  __device__ std::uint32_t rank() const { return blockIdx.x - first() * ranks(); }
+  __device__ std::uint32_t rank() const { return ptx::cluster_rank(); }
   // A cluster takes every step()-th item.
   __device__ std::uint32_t count() const { return params.shape.items; }
-  __device__ std::uint32_t first() const { return divide(blockIdx.x, params.shape.by_ranks); }
-  __device__ std::uint32_t step() const { return divide(gridDim.x, params.shape.by_ranks); }
+  __device__ std::uint32_t first() const { return ptx::cluster_index(); }
+  __device__ std::uint32_t step() const { return ptx::cluster_count(); }
   // Nobody leaves while a neighbour may still reach into its shared memory.
   __device__ void leave() const {
     if (!merges()) return;
@@ -334,13 +334,14 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
   constexpr int kHeads = S::kHeads;
   const Args& args = role.params.args;
   const auto item = role.item(i);
-  const int splits = static_cast<int>(role.ranks()), thread = threadIdx.x;
+  const int splits = static_cast<int>(role.ranks()), rank = static_cast<int>(role.rank()), thread = threadIdx.x;
   ptx::barrier_cluster_arrive();
-  ptx::barrier_cluster_wait();
 
   constexpr int kQuads = kValueDim / 4;
-  const int quads = item.heads * kQuads, begin = quads * role.rank() / splits, end = quads * (role.rank() + 1) / splits;
+  const int quads = item.heads * kQuads, begin = quads * rank / splits, end = quads * (rank + 1) / splits;
   const int first_head = begin / kQuads, heads = (end + kQuads - 1) / kQuads - first_head;
+  const float sink = args.sink && thread < heads ? args.sink[item.head + first_head + thread] : -kInfinity;
+  ptx::barrier_cluster_wait();
   auto* parts = reinterpret_cast<Partial*>(&smem.p);  // [split][head of ours]
   for (int split = thread / kHeads; split < splits; split += kMergers / kHeads) {
     const int head = thread % kHeads;
@@ -356,30 +357,42 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
     for (int s = 0; s < splits; ++s) top = fmaxf(top, mine[s * kHeads].m);
     for (int s = 0; s < splits; ++s) {
       Partial& part = mine[s * kHeads];
-      part.m = part.l != 0 ? merge_weight(part.m, top) : 0;
+      part.m = part.l != 0 ? ptx::ex2(part.m - top) : 0;
       sum += part.l != 0 ? part.m * part.l : 0;
     }
-    const int row = first_head + thread, head = item.head + row;
-    const Finish end_of_row = finish(top, sum, args.sink ? args.sink[head] : -kInfinity);
+    const int row = first_head + thread;
+    const Finish end_of_row = fast_finish(top, sum, sink);
     for (int s = 0; s < splits; ++s) mine[s * kHeads].m *= end_of_row.scale;
-    if (row * kQuads >= begin) write_row(args, item.token, head, end_of_row.lse, top);
+    if (row * kQuads >= begin) write_row(args, item.token, item.head + row, end_of_row.lse, top);
   }
   ptx::barrier_sync<1, kMergers>();
-  for (int quad = begin + thread; quad < end; quad += kMergers) {
-    const int row = quad / kQuads, column = quad % kQuads;
-    const std::uint32_t from = at.keys(0) + staged_offset(row, column);
-    float4 sum{};
-#pragma unroll 8
-    for (int s = 0; s < splits; ++s) {
-      const float weight = parts[s * kHeads + row - first_head].m;
-      const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, s));
-      sum.x += weight == 0 ? 0 : weight * x.x;
-      sum.y += weight == 0 ? 0 : weight * x.y;
-      sum.z += weight == 0 ? 0 : weight * x.z;
-      sum.w += weight == 0 ? 0 : weight * x.w;
+  // Answers from a neighbour take long: several quads are asked for at once, each block beginning with its own.
+  constexpr int kAtOnce = 4;
+  for (int first = begin + thread; first < end; first += kAtOnce * kMergers) {
+    const auto quad = [&](int k) { return min(first + k * kMergers, end - 1); };
+    float4 sum[kAtOnce] = {};
+#pragma unroll 2
+    for (int turn = 0; turn < splits; ++turn) {
+      const int s = rank + turn < splits ? rank + turn : rank + turn - splits;
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int row = quad(k) / kQuads;
+        const float weight = parts[s * kHeads + row - first_head].m;
+        const std::uint32_t from = at.keys(0) + staged_offset(row, quad(k) % kQuads);
+        const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, s));
+        sum[k].x += weight == 0 ? 0 : weight * x.x;
+        sum[k].y += weight == 0 ? 0 : weight * x.y;
+        sum[k].z += weight == 0 ? 0 : weight * x.z;
+        sum[k].w += weight == 0 ? 0 : weight * x.w;
+      }
     }
-    std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + row) + 4 * column;
-    *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(sum.x, sum.y), ptx::cvt_bf16x2(sum.z, sum.w)};
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * kMergers >= end) continue;
+      const int row = quad(k) / kQuads, column = quad(k) % kQuads;
+      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + row) + 4 * column;
+      *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(sum[k].x, sum[k].y), ptx::cvt_bf16x2(sum[k].z, sum[k].w)};
+    }
   }
   ptx::barrier_cluster_arrive_relaxed();  // what we read may be overwritten
   ptx::barrier_cluster_wait();

@@ -221,8 +221,8 @@ struct Cost {
 };
 
 // Fitted to an H200's times at T = 4 to 64, 64 and 128 heads, every shape; less 3600 cycles that a launch costs with any.
-constexpr Cost kCosts[] = {{3500, 35, 3760, 3, 2650, 104, 150, 55},  // kMany
-                           {1640, 105, 2416, 41, 0, 123, 6, 283}};   // kFew
+constexpr Cost kCosts[] = {{3500, 35, 3760, 3, 0, 95, 100, 55},     // kMany
+                           {1640, 105, 2416, 41, 0, 123, 6, 283}};  // kFew
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {

@@ -100,6 +100,23 @@ __device__ inline std::uint32_t map_to_rank(std::uint32_t address, std::uint32_t
   return mapped;
 }
 
+// This block's rank in its cluster, its cluster's number, and how many there are, along x.
+__device__ inline std::uint32_t cluster_rank() {
+  std::uint32_t x;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
+  return x;
+}
+__device__ inline std::uint32_t cluster_index() {
+  std::uint32_t x;
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(x));
+  return x;
+}
+__device__ inline std::uint32_t cluster_count() {
+  std::uint32_t x;
+  asm("mov.u32 %0, %%nclusterid.x;" : "=r"(x));
+  return x;
+}
+
 template <int kRegisters>
 __device__ inline void setmaxnreg_inc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

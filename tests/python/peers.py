@@ -10,7 +10,7 @@ it names), a tolerance check, the profiler (FlashMLA looks for its kernels' name
 
 A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
 --seconds is when no more tests are begun (but for that suite); tests run in an order drawn at random, so that those done
-are a sample of all. --suite is part of a suite's name and leaves out the others. --only takes a pytest expression, --host
+are a sample of all; --backwards begins at that order's end. --suite is part of a suite's name and leaves out the others. --only takes a pytest expression, --host
 needs no GPU: what a test asks of cuda is done in host memory (both aiter only). --json adds the counts to a file; --commit
 and --revision say there what was tested with what.
 """
@@ -71,7 +71,9 @@ def _prepare_flash_mla(checkout: pathlib.Path) -> None:
     torch.set_float32_matmul_precision("high")
 
 
-def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, end: float) -> tuple[dict, str]:
+def flash_mla_decode(
+    checkout: pathlib.Path, share: int, jobs: int, end: float, backwards: bool
+) -> tuple[dict, str]:
     _prepare_flash_mla(checkout)
     import test_flash_mla_sparse_decoding as suite
 
@@ -80,7 +82,7 @@ def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, end: float) 
         case.seed = seed  # as in a run of the whole suite
     random.Random(0).shuffle(cases)
     counts, failures = collections.Counter(), ""
-    for case in cases[share::jobs]:
+    for case in reversed(cases[share::jobs]) if backwards else cases[share::jobs]:
         if time.time() > end:
             counts["not_run"] += 1
             continue
@@ -205,7 +207,7 @@ def suites(options: argparse.Namespace, end: float) -> list[tuple]:
     """(name, function, arguments) of each process's work."""
     checkout, jobs = options.checkout, options.jobs
     if options.peer == "flash_mla":
-        decode = [("decode", flash_mla_decode, (checkout, share, jobs, end)) for share in range(jobs)]
+        decode = [("decode", flash_mla_decode, (checkout, share, jobs, end, options.backwards)) for share in range(jobs)]
         work = [("prefill", flash_mla_prefill, (checkout,)), *decode]
     else:
         work = [
@@ -237,18 +239,22 @@ def main() -> int:
     parser.add_argument("--suite", default="")
     parser.add_argument("--only", default="")
     parser.add_argument("--host", action="store_true")
+    parser.add_argument("--backwards", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--commit", default="", help="of pasa")
     parser.add_argument("--revision", default="", help="of the checkout")
     options = parser.parse_args()
     if options.peer == "flash_mla" and (options.only or options.host):
         parser.error("--only and --host are for aiter's tests")
+    if options.peer == "aiter" and options.backwards:
+        parser.error("--backwards is for FlashMLA's tests")
 
     command = f"peers.py {options.peer} CHECKOUT --jobs {options.jobs}"
     command += f" --seconds {options.seconds:g}" if options.seconds < float("inf") else ""
     command += f" --suite {shlex.quote(options.suite)}" if options.suite else ""
     command += f" --only {shlex.quote(options.only)}" if options.only else ""
     command += " --host" if options.host else ""
+    command += " --backwards" if options.backwards else ""
     begin, counts = time.time(), collections.defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(options.jobs + 1, mp_context=context) as pool:
@@ -267,7 +273,8 @@ def main() -> int:
     if options.json:
         results = json.loads(options.json.read_text()) if options.json.exists() else {}
         for name, of in counts.items():
-            results[f"{options.peer} {name}{' on the CPU' if options.host else ''}"] = {
+            how = " on the CPU" if options.host else ", backwards" if options.backwards else ""
+            results[f"{options.peer} {name}{how}"] = {
                 **of,
                 "revision": options.revision,
                 "device": _host_name() if options.host else torch.cuda.get_device_name(),
