@@ -13,7 +13,7 @@
 
 namespace pasa::cuda {
 
-constexpr int kTileTokens = kPanelRows, kWarpgroup = 128, kMaxCluster = 16;
+constexpr int kTileTokens = kPanelRows, kMaxCluster = 16;
 constexpr int kManyHeads = 64;  // that a block serves at most
 // What a launch fixes beside the arguments.
 struct LaunchShape {
@@ -150,6 +150,7 @@ template <int kFirst, typename Format, typename S, typename Behind>
 __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   using Piece = Pieces<Format>;
   constexpr bool kTail = Format::kScaling == Scaling::kTailUe8m0;
+  // Records that fit neither registers nor a place aside: too late by nature, they are to come from L2.
   constexpr bool kWordsApart = kFirst == 1 && Piece::kCodes > 0 && Piece::kWords > 0 && Piece::kAside == 0;
   constexpr bool kAhead = kFirst == 1 && Piece::kFlight - Piece::kAside <= 8;
   const std::uint32_t warp = ptx::uniform(threadIdx.x / 32 % 8);
@@ -161,7 +162,8 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
     records.template load<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, zero);
   };
   const auto fetch = [&]<int kHalf>(const Unit& unit) {
-    return records.template fetch < kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom > (unit);
+    constexpr int kFrom = kHalf * Piece::kLeft, kTo = kHalf ? Piece::kCount : Piece::kLeft;
+    return records.template fetch<kFrom, kTo, S::kRoom>(unit);
   };
   const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
     const int tile = use % 2;
@@ -426,23 +428,6 @@ __device__ void write_sums(int half, const Role& role, const Role::Item& item, A
       store_partial_row(to, o, r, factor[r]);
     }
   }
-}
-
-// The same of a whole item, by way of the four panels at `stage`, which this warpgroup alone uses now and the copy engine reads
-// until cp_async_bulk_wait_read() of the warpgroup's first thread.
-__device__ inline void store_half(int half, const Role::Item& item, const CUtensorMap* map, const float (&o)[128],
-                                  const float (&factor)[2], std::uint32_t stage) {
-  ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads the panels any more
-  stage_half<Word16::kBf16>(stage, o, factor);
-  ptx::fence_proxy_async_shared();
-  ptx::bar_sync(3 + half, kWarpgroup);
-  if (threadIdx.x % kWarpgroup != 0) return;
-#pragma unroll
-  for (int panel = 0; panel < 4; ++panel) {
-    ptx::cp_async_bulk_tensor_4d_store(map, 0, item.head, half * 4 + panel, static_cast<int>(item.token),
-                                       stage + panel * kPanelBytes);
-  }
-  ptx::cp_async_bulk_commit_group();
 }
 
 }  // namespace pasa::cuda

@@ -2,6 +2,8 @@
 // and its way to memory. Thread (warp w, lane l) holds rows 16w + l/4 and + 8, of every 8 columns two (ptx.cuh, wgmma).
 #pragma once
 
+#include <cuda.h>
+
 #include <cstdint>
 
 #include "core/format.h"
@@ -10,6 +12,8 @@
 #include "cuda/ptx.cuh"
 
 namespace pasa::cuda {
+
+constexpr int kWarpgroup = 128;
 
 // The softmax reference follows the maximum only when that has grown by this much (base 2): most tiles then need no
 // rescaling of the output, and P stays far below what bf16 and f16 hold.
@@ -160,6 +164,25 @@ __device__ void stage_half(std::uint32_t stage, const float (&o)[128], const flo
     }
     ptx::stmatrix_x4(stage + k / 4 * kPanelBytes + chunk_offset(row, k % 4 * 2 + lane / 16), x[0], x[1], x[2], x[3]);
   }
+}
+
+// A warpgroup's half of an item's output by way of the four panels at `stage`, which it alone uses now and the copy engine reads until
+// cp_async_bulk_wait_read() of the warpgroup's first thread. The map's boxes hold kBoxPanels. What else the warpgroup has to
+// do does not wait for that.
+template <Word16 kWord, int kBoxPanels, typename Item>
+__device__ void store_half(int half, const Item& item, const CUtensorMap* map, const float (&o)[128],
+                           const float (&factor)[2], std::uint32_t stage) {
+  ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads the panels any more
+  stage_half<kWord>(stage, o, factor);
+  ptx::fence_proxy_async_shared();
+  ptx::bar_sync(3 + half, kWarpgroup);
+  if (threadIdx.x % kWarpgroup != 0) return;
+#pragma unroll
+  for (int panel = 0; panel < 4; panel += kBoxPanels) {
+    ptx::cp_async_bulk_tensor_4d_store(map, 0, item.head, half * 4 + panel, static_cast<int>(item.token),
+                                       stage + panel * kPanelBytes);
+  }
+  ptx::cp_async_bulk_commit_group();
 }
 
 // Row r of this thread's two, of a part, as floats; `to` is the place of this thread's first two columns.

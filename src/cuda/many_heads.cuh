@@ -56,7 +56,7 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     const int tile = (use - 1) % 2;
     const auto item = role.item(ptx::opaque(i));
     if (whole) {
-      store_half(1, item, out_map, o, factor, at.keys(tile) + 4 * kPanelBytes);
+      store_half<Word16::kBf16, 1>(1, item, out_map, o, factor, at.keys(tile) + 4 * kPanelBytes);
       if (threadIdx.x % kWarpgroup == 0) ptx::cp_async_bulk_wait_read();
       release(at.free(tile, 1));
       continue;
@@ -170,7 +170,7 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     ptx::wgmma_wait_group<0>();
     ptx::wgmma_touch(o);
     if (whole) {
-      store_half(0, item, out_map, o, end.factor, at.keys(tile));
+      store_half<Word16::kBf16, 1>(0, item, out_map, o, end.factor, at.keys(tile));
       release(at.free(tile, 0), thread >= 32);
       continue;
     }

@@ -35,7 +35,7 @@ namespace pasa::cuda {
 namespace {
 
 constexpr int kTileHeads = 64, kTileTokens = kPanelRows;
-constexpr int kWarpgroup = 128, kThreads = 4 * kWarpgroup;
+constexpr int kThreads = 4 * kWarpgroup;
 constexpr int kWarpTokens = kTileTokens / 4;  // of a tile, for each warp of `fill`
 
 // How registers and shared memory are spent.
@@ -452,20 +452,6 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
 
 // ---- values: two warpgroups ----------------------------------------------------------------------------------------------
 
-// A warpgroup's half of a row's output, times the heads' factors, to the half of a slot at `stage`, from where the copy engine
-// brings it to memory. What else the warpgroup has to do does not wait for that.
-template <Word16 kWord>
-__device__ void store_half(const CUtensorMap& map, const Params::Item& item, int half, const float (&o)[128],
-                           const float (&factor)[2], std::uint32_t stage) {
-  ptx::bar_sync(3 + half, kWarpgroup);  // no warp's product reads this half any more
-  stage_half<kWord>(stage, o, factor);
-  ptx::fence_proxy_async_shared();
-  ptx::bar_sync(3 + half, kWarpgroup);
-  if (threadIdx.x % kWarpgroup != 0) return;
-  ptx::cp_async_bulk_tensor_4d_store(&map, 0, item.head, half * 4, static_cast<int>(item.token), stage);
-  ptx::cp_async_bulk_commit_group();
-}
-
 template <typename Format>
 __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Format>& smem, Address<Format> at,
                        int half) {
@@ -529,7 +515,7 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
 
     const Params::Item it = params.item(ptx::opaque(i));
     if (!args.partial) {
-      store_half<kWord>(out_map, it, half, o, factor, stage);
+      store_half<kWord, 4>(half, it, &out_map, o, factor, stage);
       if (!issues) release(owed), owed = 0;
       continue;
     }
