@@ -159,18 +159,15 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   Stream<Format, Role> stream(role.params.args, role, 8 * warp);
   Records<Format, kWordsApart> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
-    records.template load<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, zero);
+    records.template load<Piece::from(kHalf), Piece::to(kHalf), S::kRoom>(unit, zero);
   };
-  const auto fetch = [&]<int kHalf>(const Unit& unit) {
-    constexpr int kFrom = kHalf * Piece::kLeft, kTo = kHalf ? Piece::kCount : Piece::kLeft;
-    return records.template fetch<kFrom, kTo, S::kRoom>(unit);
-  };
+  // What lies aside is of the right half.
+  const auto fetch = [&](const Unit& unit) { return records.template fetch<S::kRoom>(unit); };
   const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
     const int tile = use % 2;
     ptx::mbarrier_wait(at.free(tile, kHalf), use / 2 % 2 ^ 1);
     if constexpr (kWordsApart && kHalf == 1) records.copy_words(unit, at.keys(tile));
-    records.template convert<kHalf * Piece::kLeft, kHalf ? Piece::kCount : Piece::kLeft, S::kRoom>(unit, nan_to_zero,
-                                                                                                   at.keys(tile));
+    records.template convert<Piece::from(kHalf), Piece::to(kHalf), S::kRoom>(unit, nan_to_zero, at.keys(tile));
     if constexpr (kWordsApart && kHalf == 1) records.finish_words(nan_to_zero, at.keys(tile));
     __syncwarp();
     const bool elected = ptx::elect_sync();
@@ -201,19 +198,17 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
     take_scales();
     Unit next = stream.next();
     records.load_scales(next);
-    fetch.template operator()<1>(unit);
+    fetch(unit);
     make.template operator()<1>(unit, 0);
     load.template operator()<Piece::kWhole>(Piece::kWhole ? next : unit);
     for (std::uint32_t use = 0;; ++use) {
-      fetch.template operator()<0>(unit);
       make.template operator()<0>(unit, use);
       // Scale bytes are looked at before the next half is asked for: or the wait for them is one for that half. And pieces that
       // lie aside are fetched: their answer queues behind the loads.
-      std::uint32_t zero = take_scales();
+      const std::uint32_t zero = take_scales();
       const Unit after = stream.next();
       records.load_scales(after);
-      zero |= fetch.template operator()<1>(next);
-      load.template operator()<!Piece::kWhole>(next, zero);
+      load.template operator()<!Piece::kWhole>(next, zero | fetch(next));
       if (unit.valid & kLastTile) {
         behind_item();
         item += role.step();
@@ -225,6 +220,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
       next = after;
     }
   } else {
+    static_assert(kFirst == 0 || Piece::kAside == 0);
     for (std::uint32_t use = 0; item < role.count(); item += role.step()) {
       for (bool last = false; !last; ++use) {
         last = (unit.valid & kLastTile) != 0;
@@ -232,10 +228,9 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
         const Unit next = stream.next();
         records.load_scales(next);
         if constexpr (kWordsApart) records.prefetch(next);
-        fetch.template operator()<kFirst>(unit);
         make.template operator()<kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? kFirst : !kFirst>(Piece::kWhole ? next : unit);
-        fetch.template operator()<!kFirst>(unit);
+        fetch(unit);
         make.template operator()<!kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? !kFirst : kFirst>(next);
         unit = next;

@@ -41,6 +41,9 @@ struct Pieces {
   static_assert(kWhole || kCount - kLeft >= kLeft);
   static_assert(kPanels == Format::kDim / kPanelColumns && (kCodes == 0 || kCodes >= 4));
 
+  // The pieces of a half of the value dims; 0 is the left one.
+  static constexpr int from(int half) { return half ? kLeft : 0; }
+  static constexpr int to(int half) { return half ? kCount : kLeft; }
   // Of the registers.
   static constexpr int place(int piece) { return kWhole || piece < kLeft ? piece : piece - kLeft; }
   static constexpr int panel(int piece) { return piece < kCodes ? piece : kCodes + (piece - kCodes) / 2; }
@@ -298,6 +301,7 @@ template <typename Format, bool kWordsApart = false>
 class Records {
   using Piece = Pieces<Format>;
   static constexpr int kCount = kWordsApart ? Piece::kCodes : Piece::kCount;  // pieces of the common way
+  static constexpr int kFirstAside = Piece::kCount - Piece::kAside;           // the first that waits aside
   static constexpr int upto(int to) { return to < kCount ? to : kCount; }
 
  public:
@@ -324,7 +328,7 @@ class Records {
     each<kFrom, upto(kTo)>([&]<int kPiece>() {
       const std::uint8_t* from =
           kPiece < Piece::kCodes ? codes + kPiece * kPanelColumns : words.piece(kPiece - Piece::kCodes);
-      if constexpr (kPiece >= Piece::kCount - Piece::kAside) {
+      if constexpr (kPiece >= kFirstAside) {
         ptx::cp_async_16(slot(kPiece), from, unit.record ? 16 : 0);
       } else {
         uint4& to = data_[Piece::place(kPiece)];
@@ -332,7 +336,7 @@ class Records {
         if (unit.record) to = ptx::ld_global_nc_no_allocate(from);
       }
     });
-    if constexpr (upto(kTo) > Piece::kCount - Piece::kAside && Piece::kAside > 0) ptx::cp_async_commit_group();
+    if constexpr (upto(kTo) > kFirstAside) ptx::cp_async_commit_group();
   }
 
   // Has L2 ask for a unit's records, 64 bytes by a lane at a time.
@@ -384,24 +388,21 @@ class Records {
   }
   __device__ void use_scales(uint2 tail) { scales_ = tail; }
 
-  // Takes what of pieces [kFrom, kTo) lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
-  template <int kFrom, int kTo, bool kRoomy = false>
+  // Takes what lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
+  template <bool kRoomy = false>
   __device__ std::uint32_t fetch(const Unit& unit) {
     if (kRoomy && (unit.valid & 0xff) == 0) return 0;
     std::uint32_t there = 0;
-    if constexpr (kFirstAside<kFrom> < upto(kTo)) ptx::cp_async_wait_all();
-    if constexpr (kFrom < Piece::kCodes) {
-      constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
-      each<kFirstAside<kFrom>, kRoomy ? kTo : kCodesTo>([&]<int kPiece>() {
-        uint4& to = data_[Piece::place(kPiece)];
-        to = ptx::ld_shared(slot(kPiece));
-        there |= to.x;
-      });
-    }
+    if constexpr (Piece::kAside > 0) ptx::cp_async_wait_all();
+    each<kFirstAside, kRoomy ? Piece::kCount : Piece::kCodes>([&]<int kPiece>() {
+      uint4& to = data_[Piece::place(kPiece)];
+      to = ptx::ld_shared(slot(kPiece));
+      there |= to.x;
+    });
     return ptx::zero_behind(there);
   }
 
-  // Converts pieces [kFrom, kTo) of the unit, behind fetch() of them, and stores them in the tile at address `keys`.
+  // Converts pieces [kFrom, kTo) of the unit, behind fetch(), and stores them in the tile at address `keys`.
   template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
@@ -430,7 +431,7 @@ class Records {
       }
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), upto(kTo)>([&]<int kPiece>() {
-      if constexpr (!kRoomy && kPiece >= kFirstAside<kFrom>) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
+      if constexpr (!kRoomy && kPiece >= kFirstAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
       const uint4 x = data_[Piece::place(kPiece)];
       ptx::st_shared(word_place<kPiece>(keys), nan_to_zero ? drop_nans(x) : x);
     });
@@ -442,10 +443,6 @@ class Records {
   static constexpr int scale_of(int piece) {
     return piece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
   }
-
-  // The first of pieces kFrom and more that waits aside.
-  template <int kFrom>
-  static constexpr int kFirstAside = kFrom > Piece::kCount - Piece::kAside ? kFrom : Piece::kCount - Piece::kAside;
 
   // Addresses of a token's 16-bit words; lanes of even tokens begin with the left half of a panel's row.
   struct Words {
@@ -546,9 +543,7 @@ class Records {
                    uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
   }
 
-  __device__ std::uint32_t slot(int piece) const {
-    return aside_ + (piece - (Piece::kCount - Piece::kAside)) * kAsideStride;
-  }
+  __device__ std::uint32_t slot(int piece) const { return aside_ + (piece - kFirstAside) * kAsideStride; }
 
   uint4 data_[Piece::kFlight];
   uint2 scales_{}, next_{};  // as multiplier() wants them; as they were read

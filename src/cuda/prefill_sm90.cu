@@ -339,7 +339,7 @@ __device__ void convert(const Params& params, Smem<Format>& smem, Address<Format
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      records[half].template fetch<Piece::kLeft, Piece::kCount>(units[half]);
+      records[half].fetch(units[half]);
       records[half].template convert<Piece::kLeft, Piece::kCount>(units[half], nan_to_zero, keys);
     }
     ptx::mbarrier_arrive(at.full(place.slot));

@@ -10,9 +10,9 @@ it names), a tolerance check, the profiler (FlashMLA looks for its kernels' name
 
 A suite is dealt to --jobs processes that share the GPU; FlashMLA's prefill suite is one program and has one of its own.
 --seconds is when no more tests are begun (but for that suite); tests run in an order drawn at random, so that those done
-are a sample of all; --backwards begins at that order's end. --suite is part of a suite's name and leaves out the others. --only takes a pytest expression, --host
-needs no GPU: what a test asks of cuda is done in host memory (both aiter only). --json adds the counts to a file; --commit
-and --revision say there what was tested with what.
+are a sample of all; --backwards begins at that order's end (FlashMLA only). --suite is part of a suite's name and leaves
+out the others. --only takes a pytest expression, --host needs no GPU: what a test asks of cuda is done in host memory
+(both aiter only). --json adds the counts to a file; --commit and --revision say there what was tested with what.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def _prepare_flash_mla(checkout: pathlib.Path) -> None:
     torch.set_float32_matmul_precision("high")
 
 
-def flash_mla_decode(
-    checkout: pathlib.Path, share: int, jobs: int, end: float, backwards: bool
-) -> tuple[dict, str]:
+def flash_mla_decode(checkout: pathlib.Path, share: int, jobs: int, end: float, backwards: bool) -> tuple[dict, str]:
     _prepare_flash_mla(checkout)
     import test_flash_mla_sparse_decoding as suite
 
@@ -97,7 +95,7 @@ def flash_mla_decode(
 
 def _share_memory() -> None:
     """Returns what torch keeps for later: other processes share the GPU."""
-    if torch.cuda.memory_reserved() > 4 << 30:
+    if torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 4 << 30:
         torch.cuda.empty_cache()
 
 
@@ -127,9 +125,8 @@ def flash_mla_prefill(checkout: pathlib.Path) -> tuple[dict, str]:
 class _Share:
     """A pytest plugin: leaves out the tests of other processes and those after the end, counts outcomes."""
 
-    def __init__(self, share: int, jobs: int, end: float, on_host: bool):
-        self.share, self.jobs, self.end, self.on_host = share, jobs, end, on_host
-        self.counts = collections.Counter()
+    def __init__(self, share: int, jobs: int, end: float):
+        self.share, self.jobs, self.end, self.counts = share, jobs, end, collections.Counter()
 
     @pytest.hookimpl(tryfirst=True)  # before --only
     def pytest_collection_modifyitems(self, items):
@@ -146,8 +143,7 @@ class _Share:
         return True
 
     def pytest_runtest_teardown(self):
-        if not self.on_host:
-            _share_memory()
+        _share_memory()
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" or report.outcome != "passed":
@@ -194,7 +190,7 @@ def aiter(
     for module in [module for module in sys.modules if module.startswith("test_pa_")]:
         del sys.modules[module]  # it asked for the architecture when it was imported
     folder = checkout / "op_tests" / "triton_tests" / "attention"
-    plugin, log = _Share(share, jobs, end, on_host), io.StringIO()
+    plugin, log = _Share(share, jobs, end), io.StringIO()
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", only, str(folder / test)]
     with contextlib.redirect_stdout(log), _OnHost() if on_host else contextlib.nullcontext():
         status = pytest.main(options, [plugin])
@@ -207,7 +203,9 @@ def suites(options: argparse.Namespace, end: float) -> list[tuple]:
     """(name, function, arguments) of each process's work."""
     checkout, jobs = options.checkout, options.jobs
     if options.peer == "flash_mla":
-        decode = [("decode", flash_mla_decode, (checkout, share, jobs, end, options.backwards)) for share in range(jobs)]
+        decode = [
+            ("decode", flash_mla_decode, (checkout, share, jobs, end, options.backwards)) for share in range(jobs)
+        ]
         work = [("prefill", flash_mla_prefill, (checkout,)), *decode]
     else:
         work = [
