@@ -155,6 +155,8 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   constexpr bool kAhead = kFirst == 1 && Piece::kFlight - Piece::kAside <= 8;
   const std::uint32_t warp = ptx::uniform(threadIdx.x / 32 % 8);
   const bool nan_to_zero = role.params.args.nan_to_zero;
+  // Keys that the blocks of other heads read as well come from L2 as it is.
+  const bool alone = role.params.shape.groups == 1;
 
   Stream<Format, Role> stream(role.params.args, role, 8 * warp);
   Records<Format, kWordsApart> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
@@ -208,6 +210,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
       const std::uint32_t zero = take_scales();
       const Unit after = stream.next();
       records.load_scales(after);
+      records.prefetch(after, alone);
       load.template operator()<!Piece::kWhole>(next, zero | fetch(next));
       if (unit.valid & kLastTile) {
         behind_item();
@@ -227,7 +230,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
         take_scales();
         const Unit next = stream.next();
         records.load_scales(next);
-        if constexpr (kWordsApart) records.prefetch(next);
+        if constexpr (kWordsApart) records.prefetch(next, true);
         make.template operator()<kFirst>(unit, use);
         load.template operator()<Piece::kWhole ? kFirst : !kFirst>(Piece::kWhole ? next : unit);
         fetch(unit);

@@ -56,8 +56,13 @@ struct Softmax {
   // valid: a bit per token of the tile.
   __device__ void tile(float (&s)[32], float scale_log2, std::uint32_t valid_low, std::uint32_t valid_high,
                        float (&rescale)[2]) {
+    // The largest is looked for before scores are scaled, unless the scale would turn their order.
+    float scale = scale_log2;
+    if (!(scale > 0)) {
 #pragma unroll
-    for (int k = 0; k < 32; ++k) s[k] *= scale_log2;
+      for (int k = 0; k < 32; ++k) s[k] *= scale_log2;
+      scale = 1;
+    }
     if ((valid_low & valid_high) != ~0u) {
       const int column = threadIdx.x % 4 * 2;
       const std::uint32_t mine[2] = {valid_low >> column, valid_high >> column};
@@ -66,9 +71,11 @@ struct Softmax {
         if ((mine[k / 16] >> (k / 4 % 4 * 8 + k % 2) & 1) == 0) s[k] = -kInfinity;
       }
     }
-    float most[2] = {-kInfinity, -kInfinity};
+    float most[4] = {s[0], s[2], s[1], s[3]};  // two chains a row
 #pragma unroll
-    for (int k = 0; k < 32; ++k) most[k / 2 % 2] = fmaxf(most[k / 2 % 2], s[k]);
+    for (int k = 4; k < 32; ++k) most[k / 2 % 2 + k % 2 * 2] = fmaxf(most[k / 2 % 2 + k % 2 * 2], s[k]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) most[r] = fmaxf(most[r], most[r + 2]) * scale;
     // The maximum of a row is four lanes' business only when one of them moves the reference: a shuffle waits behind the
     // stores of the warps that make the tiles.
     rescale[0] = rescale[1] = 1;
@@ -90,8 +97,8 @@ struct Softmax {
       const float base = ref[r] == -kInfinity ? 0 : ref[r];
 #pragma unroll
       for (int k = 2 * r; k < 32; k += 4) {
-        s[k] = ptx::ex2(s[k] - base);
-        s[k + 1] = ptx::ex2(s[k + 1] - base);
+        s[k] = ptx::ex2(fmaf(s[k], scale, -base));
+        s[k + 1] = ptx::ex2(fmaf(s[k + 1], scale, -base));
         sum[r] += s[k] + s[k + 1];
       }
     }

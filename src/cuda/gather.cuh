@@ -59,11 +59,13 @@ __device__ inline std::uint32_t place(std::uint32_t word) {
   return (ptx::prmt<kSelector>(word) << 4) & 0x87f087f0u;
 }
 
-// Non-zero if one of the four codes is NaN.
+// Of four codes: no bit of kNanCodes if none is NaN. Adding 1 turns the top bit of e4m3fn's NaN codes, 0x7f and 0xff, and else at
+// most that of a code beside one.
+constexpr std::uint32_t kNanCodes = 0x80808080u;
 template <Fp8 kFlavour>
 __device__ inline std::uint32_t nan_codes(std::uint32_t word) {
-  if constexpr (kFlavour == Fp8::kE4m3fn) return ((word & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
-  return ~((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) & word & 0x80808080u;
+  if constexpr (kFlavour == Fp8::kE4m3fn) return word ^ (word + 0x01010101u);
+  return ~((word & 0x7f7f7f7fu) + 0x7f7f7f7fu) & word;
 }
 
 // What multiplies a placed pair: `high` + `low`, each twice; low is 0 for power-of-two scales and then unused.
@@ -339,12 +341,12 @@ class Records {
     if constexpr (upto(kTo) > kFirstAside) ptx::cp_async_commit_group();
   }
 
-  // Has L2 ask for a unit's records, 64 bytes by a lane at a time.
-  __device__ void prefetch(const Unit& unit) const {
+  // Has L2 ask for a unit's records, 128 bytes by a lane at a time.
+  __device__ void prefetch(const Unit& unit, bool when) const {
 #pragma unroll
-    for (int from = 0; from < Format::kRecordBytes; from += 256) {
-      const std::uint32_t at = from + 4 * lane_bytes_;
-      ptx::prefetch_l2(unit.record + at, unit.record && at < Format::kRecordBytes);
+    for (int from = 0; from < Format::kRecordBytes; from += 512) {
+      const std::uint32_t at = from + 8 * lane_bytes_;
+      ptx::prefetch_l2(unit.record + at, when && unit.record && at < Format::kRecordBytes);
     }
   }
 
@@ -421,7 +423,7 @@ class Records {
     if constexpr (kFrom < kCodesTo) {
       std::uint32_t slow = 0;
       each<kFrom, kCodesTo>([&]<int kPiece>() { slow |= nan_codes(data_[Piece::place(kPiece)]); });
-      slow |= slow_scales<kFrom, kCodesTo>();
+      slow = (slow & kNanCodes) | slow_scales<kFrom, kCodesTo>();
       if (!__any_sync(~0u, slow != 0)) {
         each<kFrom, kCodesTo>([&]<int kPiece>() {
           store_codes(keys + kPiece * kPanelBytes, data_[Piece::place(kPiece)], multiplier(kPiece));

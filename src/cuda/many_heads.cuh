@@ -36,7 +36,7 @@ __device__ void values(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
     for (bool first = true, last = false; !last; first = false, ++use) {
       const int tile = use % 2;
       ptx::mbarrier_wait(at.p_full(), use % 2);
-      wait_full(at.full(tile, 1), use / 2 % 2);
+      wait_full(at.full(tile, 1), use / 2 % 2);  // P's fence as well
       last = smem.last != 0;
       const float rescale[2] = {smem.rescale[rows.at[0]], smem.rescale[rows.at[1]]};
       if (!first) rescale_rows(o, rescale);
@@ -148,7 +148,6 @@ __device__ void scores(const Role& role, ManyHeads<kDim>& smem, Address<ManyHead
         smem.rescale[Rows(thread).at[0]] = rescale[0];
         smem.rescale[Rows(thread).at[1]] = rescale[1];
       }
-      ptx::fence_proxy_async_shared();
       release(at.p_full());
       if (!first) rescale_rows(o, rescale);
     }

@@ -436,7 +436,6 @@ __device__ void scores(const Params& params, Smem<Format>& smem, Address<Format>
         if (lane % 4 == 0) smem.rescale[p.slot][rows.at[r]] = rescale[r];
       }
       if (threadIdx.x == 0) smem.last[p.slot] = last;
-      ptx::fence_proxy_async_shared();
       if (!kBehindScores || last) release(at.p_full(p.slot));
     }
     const RowsEnd end(softmax, sink, !args.partial);
@@ -487,7 +486,7 @@ __device__ void values(const Params& params, const CUtensorMap& out_map, Smem<Fo
     settle();  // the next keys need the slot
     for (bool last = false; !last; p.next()) {
       ptx::mbarrier_wait(at.p_full(p.slot), p.parity);
-      wait_full(at.full(place.slot), place.parity);
+      wait_full(at.full(place.slot), place.parity);  // P's fence as well
       last = smem.last[p.slot] != 0;
       const float rescale[2] = {smem.rescale[p.slot][rows.at[0]], smem.rescale[p.slot][rows.at[1]]};
       rescale_rows(o, rescale);
