@@ -354,6 +354,51 @@ TEST(Copies, BulkCopiesCompleteTheirBarrier) {
   for (u32 t = 0; t < 64; ++t) EXPECT_EQ(out[t], t % 32);
 }
 
+// A cluster of two: block 0's first warp writes 32 words and hands them to its neighbour, which reads them and says so; then block
+// 0's other warp, behind `wait`, writes over them.
+std::string hand_over(const std::string& wait) {
+  return R"(
+    mov.u32 r1, %cluster_ctarank; mov.u32 r2, dynamic; add.s32 r3, r2, 1024; add.s32 r6, r2, 1032;
+    and.b32 r5, r60, 31; shl.b32 r5, r5, 2; add.s32 r5, r5, r2;
+    setp.eq.u32 p1, r60, 0; setp.lt.u32 p2, r60, 32; setp.eq.u32 p3, r1, 0;
+    @!p1 bra set;
+    mbarrier.init.shared::cta.b64 [r3], 1; mbarrier.init.shared::cta.b64 [r6], 1;
+    fence.mbarrier_init.release.cluster;
+    @!p3 mbarrier.arrive.expect_tx.shared::cta.b64 _, [r3], 128;
+  set:
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    mov.u32 r0, 0;
+    @!p3 bra second;
+    @!p2 bra copied;
+    st.shared.u32 [r5], r60;
+    bar.warp.sync -1;
+    @!p1 bra copied;
+    fence.proxy.async.shared::cta;
+    mapa.shared::cluster.u32 r7, r2, 1; mapa.shared::cluster.u32 r8, r3, 1; mov.u32 r9, 128;
+    cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [r7], [r2], r9, [r8];
+  copied:
+    bar.sync 0;)" +
+         wait + R"(
+    @!p2 st.shared.u32 [r5], 77;
+    bra end;
+  second:
+    wait: mbarrier.try_wait.parity.shared::cta.b64 p4, [r3], 0; @!p4 bra wait;
+    ld.shared.u32 r0, [r5];
+    mapa.shared::cluster.u32 r7, r6, 0;
+    @p1 mbarrier.arrive.shared::cluster.b64 _, [r7];
+  end:
+    barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;
+    mad.lo.s32 r60, r1, 64, r60;)" +
+         kStoreR0;
+}
+const std::string kUntilTaken = "taken: mbarrier.try_wait.parity.shared::cta.b64 p4, [r6], 0; @!p4 bra taken;";
+constexpr Launch kTwoBlocks{.grid = {2, 1, 1}, .block = {64, 1, 1}, .cluster = {2, 1, 1}, .dynamic_shared_bytes = 2048};
+
+TEST(Copies, BulkCopiesReachTheNeighbour) {
+  const std::vector<u32> out = result(hand_over(kUntilTaken), kTwoBlocks, counting(128));
+  for (u32 t = 0; t < 64; ++t) EXPECT_EQ(out[64 + t], t % 32);
+}
+
 // ---- products --------------------------------------------------------------------------------------------------------------------
 
 // Matrices through ldmatrix and mma.sync: identity layouts in, a product out.
@@ -556,6 +601,13 @@ TEST(Mistakes, Mbarriers) {
                      "setp.gt.u32 p1, r60, 31; @p1 nanosleep.u32 100; @p1 mbarrier.arrive.shared::cta.b64 _, [r3];"),
               job),
       "mbarrier");
+}
+
+// What a copy to the neighbour reads may be written when the neighbour has it, not when the warp that asked for the copy says so.
+TEST(Mistakes, ACopysSourceIsWrittenOver) {
+  const Job job = job_of(kTwoBlocks);
+  EXPECT_EQ(finding(kernel(hand_over(kUntilTaken)), job), "nothing");
+  EXPECT_FINDING(finding(kernel(hand_over("")), job), "was read by the copy engine of rank 0");
 }
 
 // Nobody waits for the copy: its target still holds NaN.

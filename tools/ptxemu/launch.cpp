@@ -172,6 +172,7 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
             warps = (threads + kLanes - 1) / kLanes;
   const u32 shared_bytes = code.dynamic_shared_at + launch.dynamic_shared_bytes;
   for (const auto& cta : cluster.ctas) {
+    cluster.clock = std::max(cluster.clock, cta->engine);
     for (const auto& w : cta->warps) cluster.clock = std::max(cluster.clock, w->clock());
   }
   cluster.landings.clear();
@@ -194,8 +195,9 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
     // What stands here from the cluster before is older than every warp's clock: known to all.
     if (cluster.options->check_races) {
       cta.shadow.resize(shared_bytes);
-      cta.reads.resize((shared_bytes / 4 + 1) * warps);
+      cta.reads.resize((shared_bytes / 4 + 1) * (warps + 1));
     }
+    cta.engine = cluster.clock;
     cta.barriers = {};
     cta.mbarriers.clear();
     cta.warps.resize(warps);
@@ -215,7 +217,7 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
       w.cta = &cta;
       w.code = &code;
       w.id = k;
-      w.number = rank * warps + k;
+      w.number = rank * (warps + 1) + k;
       const u32 lanes_here = std::min(threads - kLanes * k, u32{kLanes});
       w.alive = lanes_here == kLanes ? kAll : (1u << lanes_here) - 1;
       for (u32 lane = 0; lane < kLanes; ++lane) {
@@ -226,8 +228,8 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
       w.pending.assign(code.fragment_bytes / (kLanes * 4), 0);
       w.dirty.assign(w.pending.size(), 1);
       w.registers = std::min(65536 / (warps * kLanes) / 8 * 8, 255u);
-      w.knows.seen.assign(ranks * warps, cluster.clock);
-      w.knows.fenced.assign(ranks * warps, cluster.clock);
+      w.knows.seen.assign(ranks * (warps + 1), cluster.clock);
+      w.knows.fenced.assign(ranks * (warps + 1), cluster.clock);
       ++w.knows.seen[w.number];
       w.local.assign(code.function.local_bytes * kLanes, 0xff);
       w.counts = counts.data();

@@ -110,8 +110,8 @@ inline void lanes(u32 mask, Body&& body) {
 
 // ---- order -------------------------------------------------------------------------------------------------------------
 
-// What a warp knows of the others' progress (a vector clock over the cluster's warps), through ordinary synchronisation
-// and, for the asynchronous proxy (wgmma, bulk copies), through proxy fences.
+// What a warp knows of the others' progress (a vector clock over the cluster's warps and the blocks' copy engines), through
+// ordinary synchronisation and, for the asynchronous proxy (wgmma, bulk copies), through proxy fences.
 struct Knowledge {
   std::vector<u32> seen, fenced;
   void learn(const Knowledge& other) {
@@ -158,7 +158,9 @@ struct Cta {
   u32 live_warps = 0;
   std::vector<u8> shared;      // from kSharedStart on
   std::vector<Shadow> shadow;  // by byte; empty: not asked for
-  std::vector<u32> reads;      // by dword and warp of the block: its clock at its last read
+  // By dword and warp of the block, and behind these its copy engine on the way to a neighbour: its clock at its last read.
+  std::vector<u32> reads;
+  u32 engine = 0;  // that one's clock
   std::array<Barrier, 16> barriers;
   std::unordered_map<u32, Mbarrier> mbarriers;  // by shared address
   std::vector<std::unique_ptr<Warp>> warps;

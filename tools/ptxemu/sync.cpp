@@ -24,8 +24,8 @@ void acquire(Warp& w, const Knowledge& from) {
 }
 
 std::string name_of(const Cluster& cluster, u32 warp) {
-  const auto per_cta = static_cast<u32>(cluster.ctas[0]->warps.size());
-  return "warp " + std::to_string(warp % per_cta) +
+  const auto warps = static_cast<u32>(cluster.ctas[0]->warps.size()), per_cta = warps + 1;
+  return (warp % per_cta == warps ? "the copy engine" : "warp " + std::to_string(warp % per_cta)) +
          (cluster.ctas.size() > 1 ? " of rank " + std::to_string(warp / per_cta) : "");
 }
 
@@ -36,7 +36,7 @@ void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access) 
   if (cta.shadow.empty()) return;  // not asked for
   const bool writes = access == Access::kWrite || access == Access::kAsyncWrite;
   const bool async = access == Access::kAsyncRead || access == Access::kAsyncWrite;
-  const std::size_t warps = cta.warps.size();
+  const std::size_t readers = cta.warps.size() + 1;
   const u32 first_warp = cta.warps[0]->number;
   const u32* seen = w.knows.seen.data();  // of the warp itself: all
   for (u32 word = place.at / 4; word <= (place.at + bytes - 1) / 4; ++word) {
@@ -55,14 +55,14 @@ void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access) 
                     " through the generic proxy, without fence.proxy.async before this read");
       }
     }
-    u32* reads = &cta.reads[word * warps];
+    u32* reads = &cta.reads[word * readers];
     if (!writes) {
       if (&cta == w.cta) reads[w.id] = w.clock();
       continue;
     }
     bool read_late = false;
-    for (u32 k = 0; k < warps; ++k) read_late |= reads[k] > seen[first_warp + k];
-    for (u32 k = 0; read_late && k < warps; ++k) {
+    for (u32 k = 0; k < readers; ++k) read_late |= reads[k] > seen[first_warp + k];
+    for (u32 k = 0; read_late && k < readers; ++k) {
       if (reads[k] > seen[first_warp + k]) race(first, first_warp + k, "read");
     }
     // What a bulk copy writes, its barrier orders.
