@@ -115,6 +115,7 @@ inline void lanes(u32 mask, Body&& body) {
 struct Knowledge {
   std::vector<u32> seen, fenced;
   void learn(const Knowledge& other) {
+    if (seen.empty()) seen.resize(other.seen.size()), fenced.resize(other.seen.size());
     for (std::size_t i = 0; i < other.seen.size(); ++i) {
       seen[i] = std::max(seen[i], other.seen[i]);
       fenced[i] = std::max(fenced[i], other.fenced[i]);
@@ -158,7 +159,7 @@ struct Cta {
   u32 live_warps = 0;
   std::vector<u8> shared;      // from kSharedStart on
   std::vector<Shadow> shadow;  // by byte; empty: not asked for
-  // By dword and warp of the block, and behind these its copy engine on the way to a neighbour: its clock at its last read.
+  // By dword and warp of the block, and behind these its copy engine: its clock at its last read.
   std::vector<u32> reads;
   u32 engine = 0;  // that one's clock
   std::array<Barrier, 16> barriers;
@@ -299,6 +300,8 @@ u8* find_global(Warp& w, const Op& op, u64 address, u64 bytes, u64 alignment);
 // Orders an access of shared memory against those of other warps; throws on a race. `async`: by the asynchronous proxy.
 enum class Access : u8 { kRead, kWrite, kAsyncRead, kAsyncWrite };
 void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access);
+// The block's copy engine reads, from now on and until somebody waits for its end: returns what he then knows.
+Knowledge touch_by_engine(Warp& w, const Op& op, const Place& place, u32 bytes);
 
 // sync.cpp
 Mbarrier& find_mbarrier(Warp& w, const Op& op, u32 address);

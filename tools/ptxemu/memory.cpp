@@ -420,7 +420,12 @@ void start_tensor(Warp& w, const Op& op, u32 mask) {
     }
     const u32 row_bytes = map.box[0] * map.element_bytes, bytes = rows * row_bytes;
     const Place place = find_shared(w, op, to, bytes, map.swizzle_bytes ? 128 : 16);
-    touch(w, op, place, bytes, op.variant ? Access::kAsyncRead : Access::kAsyncWrite);
+    Knowledge read;
+    if (op.variant) {
+      read = touch_by_engine(w, op, place, bytes);
+    } else {
+      touch(w, op, place, bytes, Access::kAsyncWrite);
+    }
     w.cta->cluster->stats.global_bytes += bytes;
     if (op.variant == 0) {
       std::memset(place.cta->shared.data() + place.at, 0xff, bytes);
@@ -451,7 +456,11 @@ void start_tensor(Warp& w, const Op& op, u32 mask) {
           }
         }
       }
-      if (op.variant == 0) complete_bytes(*w.cta->cluster, find_mbarrier(w, op, barrier), bytes);
+      if (op.variant) {
+        w.knows.learn(read);
+      } else {
+        complete_bytes(*w.cta->cluster, find_mbarrier(w, op, barrier), bytes);
+      }
     };
     if (op.variant) {
       w.stores[static_cast<std::size_t>(lane)].push_back(copy);
@@ -470,21 +479,6 @@ void wait_stores(Warp& w, const Op&, u32 mask) {
   }
 }
 
-// The copy engine of a block reads its shared memory, some time later: of that only those know who wait for the neighbour's
-// barrier. Returns the engine's clock of it, 0 where nobody asks for races.
-u32 engine_reads(Cta& cta, u32 at, u32 bytes) {
-  if (cta.shadow.empty()) return 0;
-  const std::size_t engine = cta.warps.size(), readers = engine + 1;
-  ++cta.engine;
-  for (u32 word = at / 4; word < (at + bytes) / 4; ++word) cta.reads[word * readers + engine] = cta.engine;
-  return cta.engine;
-}
-void learn_of_engine(const Warp& w, u32 clock, Knowledge& to) {
-  if (to.seen.empty()) to.seen.resize(w.knows.seen.size()), to.fenced.resize(w.knows.seen.size());
-  u32& seen = to.seen[w.number - w.id + w.cta->warps.size()];
-  seen = std::max(seen, clock);
-}
-
 // cp.async.bulk: `variant` 0 global -> shared, 1 shared -> a neighbour's shared memory.
 void start_bulk(Warp& w, const Op& op, u32 mask) {
   for (u32 left = mask; left; left &= left - 1) {
@@ -495,12 +489,8 @@ void start_bulk(Warp& w, const Op& op, u32 mask) {
     const u64 from = op.variant ? w.cells<u32>(op.a[1])[lane] : w.cells<u64>(op.a[1])[lane];
     const Place place = find_shared(w, op, to, bytes, 16);
     touch(w, op, place, bytes, Access::kAsyncWrite);
-    u32 clock = 0;
-    if (op.variant) {
-      const Place own = find_shared(w, op, static_cast<u32>(from), bytes, 16);
-      touch(w, op, own, bytes, Access::kAsyncRead);
-      clock = engine_reads(*own.cta, own.at, bytes);
-    }
+    Knowledge read;
+    if (op.variant) read = touch_by_engine(w, op, find_shared(w, op, static_cast<u32>(from), bytes, 16), bytes);
     std::memset(place.cta->shared.data() + place.at, 0xff, bytes);
     find_mbarrier(w, op, barrier);
     if (!op.variant) w.cta->cluster->stats.global_bytes += bytes;
@@ -514,7 +504,7 @@ void start_bulk(Warp& w, const Op& op, u32 mask) {
       }
       std::memcpy(place.cta->shared.data() + place.at, source, bytes);
       Mbarrier& m = find_mbarrier(w, op, barrier);
-      if (clock) learn_of_engine(w, clock, m.arriving);
+      m.arriving.learn(read);
       complete_bytes(*w.cta->cluster, m, bytes);
     });
   }

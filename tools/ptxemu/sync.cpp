@@ -13,7 +13,6 @@ namespace {
 
 // What the warp did so far is known to whoever learns from `to`.
 void release(Warp& w, Knowledge& to) {
-  if (to.seen.empty()) to.seen.resize(w.knows.seen.size()), to.fenced.resize(w.knows.seen.size());
   to.learn(w.knows);
   ++w.knows.seen[w.number];
 }
@@ -68,6 +67,21 @@ void touch(Warp& w, const Op& op, const Place& place, u32 bytes, Access access) 
     // What a bulk copy writes, its barrier orders.
     for (u32 byte = first; byte < last; ++byte) cta.shadow[byte] = {async ? 0 : w.clock(), static_cast<u16>(w.number)};
   }
+}
+
+Knowledge touch_by_engine(Warp& w, const Op& op, const Place& place, u32 bytes) {
+  touch(w, op, place, bytes, Access::kAsyncRead);
+  Knowledge done;
+  Cta& cta = *place.cta;
+  if (cta.shadow.empty()) return done;
+  const std::size_t engine = cta.warps.size(), readers = engine + 1;
+  ++cta.engine;
+  for (u32 word = place.at / 4; word <= (place.at + bytes - 1) / 4; ++word) {
+    cta.reads[word * readers + engine] = cta.engine;
+  }
+  done.seen.resize(w.knows.seen.size()), done.fenced.resize(w.knows.seen.size());
+  done.seen[cta.warps[0]->number + engine] = cta.engine;
+  return done;
 }
 
 // ---- mbarriers ------------------------------------------------------------------------------------------------------------
@@ -186,7 +200,6 @@ void arrive_behind_copies(Warp& w, const Op& op, u32 mask) {
     w.cta->cluster->landings.push_back({[=, &w, &op] {
       land_copies(w, op, 1u << lane, before);
       Mbarrier& barrier = find_mbarrier(w, op, address);
-      if (barrier.arriving.seen.empty()) barrier.arriving = *knows;
       barrier.arriving.learn(*knows);
       barrier.arriving.seen[w.number] = std::max(barrier.arriving.seen[w.number], w.clock());
       ++w.knows.seen[w.number];
