@@ -98,12 +98,30 @@ constexpr std::int32_t clamp(std::int32_t x, std::int32_t low, std::int32_t high
 // What memory says of a list: ragged, the entries that it lies between; rectangular, 0 and its length.
 struct Bounds {
   std::int32_t begin, end;
+  constexpr bool operator==(const Bounds&) const = default;
 };
 
-constexpr Bounds bounds_of(const SourceArgs& source, std::int64_t token) {
+struct LoadInt {
+  constexpr std::int32_t operator()(const std::int32_t* from) const { return *from; }
+};
+
+// Where it does; nullptr where it does not: 0 and all entries.
+struct BoundsPlace {
+  const std::int32_t *begin, *end;
+};
+
+constexpr BoundsPlace bounds_place(const SourceArgs& source, std::int64_t token) {
   const std::int64_t list = divide(static_cast<std::uint32_t>(token), source.by_queries);
-  if (source.indptr) return {source.indptr[list], source.indptr[list + 1]};
-  return {0, source.lengths ? source.lengths[list] : source.entries};
+  if (source.indptr) return {source.indptr + list, source.indptr + list + 1};
+  return {nullptr, source.lengths ? source.lengths + list : nullptr};
+}
+
+template <typename Load = LoadInt>
+constexpr Bounds bounds_of(const SourceArgs& source, BoundsPlace place, Load load = {}) {
+  return {place.begin ? load(place.begin) : 0, place.end ? load(place.end) : source.entries};
+}
+constexpr Bounds bounds_of(const SourceArgs& source, std::int64_t token) {
+  return bounds_of(source, bounds_place(source, token));
 }
 
 // A row's whole list, as far as the row sees it.

@@ -90,14 +90,16 @@ struct Role {
     const std::uint32_t row = divide(i, params.shape.by_groups), token = divide(row, params.args.by_splits);
     return {token, static_cast<int>(row - token * params.args.splits)};
   }
+  __device__ std::uint32_t group(std::uint32_t i) const {
+    return i - divide(i, params.shape.by_groups) * params.shape.groups;
+  }
   struct Item {
     std::int64_t token;
     int split, head, heads;  // first head of the block and how many it has
   };
   __device__ Item item(std::uint32_t i) const {
     const Row its = row(i);
-    const std::uint32_t group = i - divide(i, params.shape.by_groups) * params.shape.groups;
-    const int head = group * params.shape.group_heads;
+    const int head = static_cast<int>(group(i)) * params.shape.group_heads;
     return {its.token, its.split, head, min(params.shape.group_heads, params.args.heads - head)};
   }
   // Of a row of `count` tokens, this block's: multiples of 8, what a warp converts at once.
@@ -188,12 +190,17 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
     return ptx::zero_behind(tail.x | tail.y);
   };
 
-  Unit unit = stream.next();
-  records.load_scales(unit);
-  load.template operator()<kFirst>(unit);
-  if constexpr (Piece::kWhole) load.template operator()<!kFirst>(unit);
+  // The blocks of a row's other groups ask for others of its tokens.
+  stream.prefetch(role.group(8 * warp + threadIdx.x % 8) == role.group(role.first()));
   ptx::barrier_cluster_wait();  // barriers are initialised everywhere
-
+  ptx::griddepcontrol_wait();
+  Unit unit;
+  for (bool sure = false; !sure; sure = stream.is_sure()) {
+    unit = stream.first();
+    records.load_scales(unit);
+    load.template operator()<kFirst>(unit);
+    if constexpr (Piece::kWhole) load.template operator()<!kFirst>(unit);
+  }
   std::uint32_t item = role.first();
   if (item >= role.count()) return;
   if constexpr (kAhead) {

@@ -39,7 +39,7 @@ __device__ void touch(const Params& params) {
   asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0x80000000;\n@p nanosleep.u32 1;\n}\n" ::"r"(word));
 }
 
-// Consumers: Many or Few<16 or 32>.
+// Consumers: Many or Few<8, 16 or 32>.
 template <typename Format, typename Consumers>
 __global__ void __launch_bounds__(Consumers::kThreads, 1)
     decode(const __grid_constant__ Params params, const __grid_constant__ CUtensorMap q_map,
@@ -74,6 +74,10 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
   // What comes before needs nothing of the kernel before this one, so it runs beside that one's end. The converters wait for
   // it by themselves, a little later.
   if (warpgroup < Consumers::kConsuming) {
+    if (S::kHeads == kManyHeads && threadIdx.x == 0 && role.first() < role.count()) {
+      const auto item = role.item(role.first());
+      ptx::prefetch_tensor_4d(&q_map, 0, item.head, 0, static_cast<int>(item.token));
+    }
     ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();
   }
@@ -124,7 +128,9 @@ Variant variant(Family family, int group_heads, pasa_kv_format format, int dim) 
     case Family::kMany:
       return variant_of<Many>(format, dim);
     default:
-      return group_heads == 32 ? variant_of<Few<32>>(format, dim) : variant_of<Few<16>>(format, dim);
+      return group_heads == 32   ? variant_of<Few<32>>(format, dim)
+             : group_heads == 16 ? variant_of<Few<16>>(format, dim)
+                                 : variant_of<Few<8>>(format, dim);
   }
 }
 
@@ -220,9 +226,9 @@ struct Cost {
   }
 };
 
-// Fitted to an H200's times at T = 4 to 64, 64 and 128 heads, every shape; less 3600 cycles that a launch costs with any.
-constexpr Cost kCosts[] = {{3500, 35, 3760, 3, 0, 95, 100, 55},     // kMany
-                           {1640, 105, 2416, 41, 0, 123, 6, 283}};  // kFew
+// Fitted to an H200's times at T = 1 to 64, 16 to 128 heads, every shape; less 3200 cycles that a launch costs with any.
+constexpr Cost kCosts[] = {{3500, 52, 3425, 3, 0, 86, 267, 27},   // kMany
+                           {1983, 91, 2824, 50, 0, 96, 3, 113}};  // kFew
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
@@ -246,8 +252,9 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
   for (const Family family : families) {
     // With the splits fixed a row's bits are its own, whatever the batch: so is the family.
     if (problem.splits > 0 && families.size() > 1 && (family == Family::kFew) != (problem.heads <= 32)) continue;
-    for (int group_heads = family == Family::kFew ? 32 : kManyHeads; group_heads >= 16; group_heads /= 2) {
-      if (group_heads / 2 >= problem.heads && group_heads > 16) continue;
+    const int least_heads = family == Family::kFew ? 8 : 16;
+    for (int group_heads = 4 * least_heads; group_heads >= least_heads; group_heads /= 2) {
+      if (group_heads / 2 >= problem.heads && group_heads > least_heads) continue;
       // With fewer heads kFew is the faster one, and the costs of neither tell by how much.
       if (family == Family::kMany && group_heads < kManyHeads && problem.splits <= 0 && families.size() > 1) continue;
       const Variant its = variant(family, group_heads, problem.source[0].format, problem.dim);

@@ -1,4 +1,4 @@
-// The consumer of a block that serves up to 16 or 32 heads: one warpgroup, with the operands swapped. Tokens and value dims
+// The consumer of a block that serves up to 8, 16 or 32 heads: one warpgroup, with the operands swapped. Tokens and value dims
 // stand in the rows of the products and heads in the columns, so that nothing is padded to 64 heads:
 //
 //   S^T[64 tokens, heads] = K[64, D] Q^T[D, heads]               D / 16 products m64nHk16
@@ -121,13 +121,30 @@ __device__ Partial column(const Args& args, const S& smem, int head) {
   return all;
 }
 
+// A fragment's 64 rows, 16 of a warp, as 64 columns of a panel with a row a head: pair(h, r) is the bf16 of the heads with numbers
+// h and h + 1 in the warp's row lane / 4 + 8r.
+template <int kHeads, typename Pair>
+__device__ void store_columns(std::uint32_t panel, Pair&& pair) {
+  const int lane = threadIdx.x % 32, column = threadIdx.x / 32 * 2 + lane / 8 % 2;
+  if constexpr (kHeads == 8) {
+    ptx::stmatrix_x2_trans(panel + chunk_offset(lane % 8, column), pair(0, 0), pair(0, 1));
+  } else {
+#pragma unroll
+    for (int j = 0; j < kHeads / 8; j += 2) {
+      ptx::stmatrix_x4_trans(panel + chunk_offset(8 * (j + lane / 16) + lane % 8, column), pair(2 * j, 0),
+                             pair(2 * j, 1), pair(2 * j + 2, 0), pair(2 * j + 2, 1));
+    }
+  }
+}
+
 // The output of an unsplit row: lse, and bf16 by way of shared memory, where heads and value dims change places.
 template <typename S>
 __device__ void write_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at,
                               const float (&o)[kValueDim / kPanelColumns][S::kHeads / 2]) {
   using Softmax = ColumnSoftmax<S::kHeads>;
+  constexpr int kAtOnce = S::kHeads < 16 ? S::kHeads : 16;
   const Args& args = role.params.args;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, chunk = threadIdx.x % 64, second = threadIdx.x / 64;
+  const int chunk = threadIdx.x % 64, second = threadIdx.x / 64;
   if (const int row = threadIdx.x; row < S::kHeads) {
     const Partial all = column(args, smem, row);
     const Finish end = fast_finish(smem.ref[row], all.l, smem.sink[row]);
@@ -152,23 +169,18 @@ __device__ void write_columns(const Role& role, const Role::Item& item, S& smem,
       if (zero) x = factor[h] == 0 ? 0 : x, y = factor[h + 1] == 0 ? 0 : y;
       return ptx::cvt_bf16x2(x, y);
     };
-#pragma unroll
-    for (int j = 0; j < S::kHeads / 8; j += 2) {
-      ptx::stmatrix_x4_trans(
-          at.room() + b * sizeof(smem.q[0]) + chunk_offset(8 * (j + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2),
-          pair(2 * j, 0), pair(2 * j, 1), pair(2 * j + 2, 0), pair(2 * j + 2, 1));
-    }
+    store_columns<S::kHeads>(at.room() + b * sizeof(smem.q[0]), pair);
   }
   ptx::bar_sync<2, kWarpgroup>();
   // A thread's 8 dims of every second head.
   const std::uint32_t from = at.room() + chunk / 8 * sizeof(smem.q[0]);
 #pragma unroll
-  for (int k = 0; k < S::kHeads; k += 16) {
-    uint4 bits[8];
+  for (int k = 0; k < S::kHeads; k += kAtOnce) {
+    uint4 bits[kAtOnce / 2];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) bits[i] = ptx::ld_shared(from + chunk_offset(k + 2 * i + second, chunk % 8));
+    for (int i = 0; i < kAtOnce / 2; ++i) bits[i] = ptx::ld_shared(from + chunk_offset(k + 2 * i + second, chunk % 8));
 #pragma unroll
-    for (int i = 0; i < 8; ++i, out += stride) {
+    for (int i = 0; i < kAtOnce / 2; ++i, out += stride) {
       if (k + 2 * i + second < item.heads) *reinterpret_cast<uint4*>(out) = bits[i];
     }
   }
@@ -197,16 +209,22 @@ __device__ void write_partial_columns(const Role& role, const Role::Item& item, 
   }
 }
 
-// Sums that the blocks of a cluster push: floats [from rank][value dim][head], the heads in the order in which threads hold them:
-// 16jj + 8j + 2q + c at 16jj + 4q + 2j + c.
+// Sums that the blocks of a cluster push: floats [from rank][row][...]. A row is a value dim's heads in the order in which threads
+// hold them: 16jj + 8j + 2q + c at 16jj + 4q + 2j + c. Of 8 heads it is those of two dims, d and d + 8: head 2q + c of d + 8r at
+// 4q + 2r + c, so that a thread pushes 16 bytes as well.
 template <int kHeads>
 struct PushedSums {
-  static constexpr int kRow = kHeads * sizeof(float), kBytes = kHeads * kValueDim * sizeof(float);
+  static constexpr bool kTwoDims = kHeads == 8;
+  static constexpr int kRow = (kTwoDims ? 2 : 1) * kHeads * sizeof(float);
+  static constexpr int kBytes = kHeads * kValueDim * sizeof(float);
   int log2_mergers;
 
   __device__ int log2_dims() const { return std::countr_zero(unsigned{kValueDim}) - log2_mergers; }
   __device__ int dims() const { return 1 << log2_dims(); }
+  __device__ int rows() const { return kTwoDims ? dims() / 2 : dims(); }
   __device__ int bytes() const { return kBytes >> log2_mergers; }  // from one rank
+  static __device__ int row(int dim) { return kTwoDims ? dim / 16 * 8 + dim % 8 : dim; }
+  static __device__ int dim(int row) { return kTwoDims ? row / 8 * 16 + row % 8 : row; }
   static __device__ int place(int head) { return head / 16 * 16 + head % 8 / 2 * 4 + head / 8 % 2 * 2 + head % 2; }
 };
 
@@ -221,13 +239,17 @@ __device__ void push_columns(const Role& role, const S&, Address<S> at,
     const int dim = kPanelColumns * b + 16 * warp + lane / 4, rank = dim >> sums.log2_dims();  // 32 dims or more
     const std::uint32_t barrier = ptx::map_to_rank(at.sums_in(), rank);
     const std::uint32_t to = ptx::map_to_rank(
-        at.q() + sums.bytes() * role.rank() + (dim & (sums.dims() - 1)) * sums.kRow + lane % 4 * 16, rank);
+        at.q() + sums.bytes() * role.rank() + sums.row(dim & (sums.dims() - 1)) * sums.kRow + lane % 4 * 16, rank);
+    if constexpr (sums.kTwoDims) {
+      ptx::st_async(to, barrier, float4{o[b][0], o[b][1], o[b][2], o[b][3]});
+    } else {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+      for (int r = 0; r < 2; ++r) {
 #pragma unroll
-      for (int j = 0; j < S::kHeads / 8; j += 2) {
-        const float* x = o[b] + 4 * j + 2 * r;
-        ptx::st_async(to + 8 * r * sums.kRow + j / 2 * 64, barrier, float4{x[0], x[1], x[4], x[5]});
+        for (int j = 0; j < S::kHeads / 8; j += 2) {
+          const float* x = o[b] + 4 * j + 2 * r;
+          ptx::st_async(to + 8 * r * sums.kRow + j / 2 * 64, barrier, float4{x[0], x[1], x[4], x[5]});
+        }
       }
     }
   }
@@ -246,33 +268,38 @@ __device__ void push_parts(const Role& role, const S& smem, Address<S> at) {
   }
 }
 
-// This rank's share of the output. A thread sums four heads of two neighbouring value dims.
+// This rank's share of the output. A thread sums four heads of two neighbouring value dims, or two heads of two such pairs.
 template <typename S>
 __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem, Address<S> at, std::uint32_t parity) {
-  constexpr int kGroups = S::kHeads / 4, kPairs = kWarpgroup / kGroups;  // pairs of value dims at a time
+  using Sums = PushedSums<S::kHeads>;
+  constexpr int kGroups = Sums::kRow / 16, kPairs = kWarpgroup / kGroups;  // pairs of rows at a time
+  // What a thread's third and fourth sum differ in from the first and second.
+  constexpr int kHeadsOn = Sums::kTwoDims ? 0 : 8, kDimsOn = Sums::kTwoDims ? 8 : 0;
   const Args& args = role.params.args;
-  const PushedSums<S::kHeads> sums{role.params.shape.log2_mergers};
+  const Sums sums{role.params.shape.log2_mergers};
   const int ranks = static_cast<int>(role.ranks()), group = threadIdx.x % kGroups, pair = threadIdx.x / kGroups;
-  const int first = group / 4 * 16 + group % 4 * 2;  // of heads first, + 1, + 8, + 9
+  const int first = group / 4 * 16 + group % 4 * 2;  // of heads first, + 1, first + kHeadsOn, + 1
   std::uint16_t* out[4];
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    out[k] = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + first + k / 2 * 8 + k % 2) +
-             static_cast<int>(role.rank()) * sums.dims() + 2 * pair;
+    out[k] = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + first + k / 2 * kHeadsOn + k % 2) +
+             static_cast<int>(role.rank()) * sums.dims() + sums.dim(2 * pair) + k / 2 * kDimsOn;
   }
   // Where two rows fit the banks at once, neighbours begin with different ones.
-  const int swap = S::kHeads == 16 ? pair % 2 : 0, other = swap ? -sums.kRow : sums.kRow;
-  auto* weights = reinterpret_cast<float(*)[S::kHeads]>(&smem.p);  // [rank][place of a head]
-  const RowEnd end = merge_weights<kWarpgroup / 32>(
-      role, item, at, parity, smem.parts, smem.tops, smem.sink, smem.finish,
-      [&](int rank, int head, float factor) { weights[rank][sums.place(head)] = factor; });
+  const int swap = Sums::kRow == 64 ? pair % 2 : 0, other = swap ? -sums.kRow : sums.kRow;
+  auto* weights = reinterpret_cast<float(*)[4 * kGroups]>(&smem.p);  // [rank][as in a row]
+  const RowEnd end = merge_weights<kWarpgroup / 32>(role, item, at, parity, smem.parts, smem.tops, smem.sink,
+                                                    smem.finish, [&](int rank, int head, float factor) {
+                                                      weights[rank][sums.place(head)] = factor;
+                                                      if (Sums::kTwoDims) weights[rank][sums.place(head) + 2] = factor;
+                                                    });
   ptx::bar_sync<2, kWarpgroup>();
   bool zero[4];  // of whatever the sums hold
 #pragma unroll
-  for (int k = 0; k < 4; ++k) zero[k] = smem.finish[first + k / 2 * 8 + k % 2] == 0;
+  for (int k = 0; k < 4; ++k) zero[k] = smem.finish[first + k / 2 * kHeadsOn + k % 2] == 0;
   const std::uint32_t weight = ptx::smem_address(&weights[0][4 * group]);
 #pragma unroll 1
-  for (int p = pair; p < sums.dims() / 2; p += kPairs) {
+  for (int p = pair; p < sums.rows() / 2; p += kPairs) {
     const std::uint32_t from = at.q() + (2 * p + swap) * sums.kRow + group * 16;
     float4 sum[2] = {};
     const auto add = [&](int rank) {
@@ -293,10 +320,10 @@ __device__ void merge_columns(const Role& role, const Role::Item& item, S& smem,
     if (ranks % 2 != 0) add(ranks - 1);
     const auto store = [&](int k, float one, float two) {
       const std::uint32_t x = ptx::cvt_bf16x2(one, two);
-      if (first + k / 2 * 8 + k % 2 < item.heads) {
+      if (first + k / 2 * kHeadsOn + k % 2 < item.heads) {
         *reinterpret_cast<std::uint32_t*>(out[k]) = zero[k] ? 0 : swap ? x << 16 | x >> 16 : x;
       }
-      out[k] += 2 * kPairs;
+      out[k] += sums.dim(2 * kPairs);
     };
     store(0, sum[0].x, sum[1].x), store(1, sum[0].y, sum[1].y);
     store(2, sum[0].z, sum[1].z), store(3, sum[0].w, sum[1].w);
@@ -374,13 +401,8 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
       } else if (last && threadIdx.x == 0 && more) {
         load_q(role, i + role.step(), q_map, at);
       }
-#pragma unroll
-      for (int j = 0; j < kHeads / 8; j += 2) {
-        const float* x = s + 4 * j;
-        ptx::stmatrix_x4_trans(at.p() + chunk_offset(8 * (j + lane / 16) + lane % 8, 2 * warp + lane / 8 % 2),
-                               ptx::cvt_bf16x2(x[0], x[1]), ptx::cvt_bf16x2(x[2], x[3]), ptx::cvt_bf16x2(x[4], x[5]),
-                               ptx::cvt_bf16x2(x[6], x[7]));
-      }
+      store_columns<kHeads>(
+          at.p(), [&](int h, int r) { return ptx::cvt_bf16x2(s[h / 2 * 4 + 2 * r], s[h / 2 * 4 + 2 * r + 1]); });
       ptx::fence_proxy_async_shared();
       ptx::bar_sync<2, kWarpgroup>();  // the product reads every warp's P
 
@@ -437,11 +459,11 @@ __device__ void attend_few(const Role& role, S& smem, Address<S> at, const CUten
   }
 }
 
-// Up to 16 or 32 heads. Registers: 3 x 168 at entry.
+// Up to 8, 16 or 32 heads. Registers: 3 x 168 at entry.
 template <int kHeads_>
 struct Few {
   static constexpr int kHeads = kHeads_, kThreads = 3 * kWarpgroup, kConsuming = 1;
-  static constexpr int kRegisters = kHeads == 16 ? 176 : 216, kConvertRegisters = kHeads == 16 ? 160 : 144;
+  static constexpr int kRegisters = kHeads < 32 ? 176 : 216, kConvertRegisters = kHeads < 32 ? 160 : 144;
   static_assert(kRegisters + 2 * kConvertRegisters <= 504);
 
   template <typename Format, typename S>

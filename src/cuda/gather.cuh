@@ -147,8 +147,11 @@ struct Unit {
 //
 // What a row's start waits for are reads that need another's answer. So the first indices are asked for as if the lists were as
 // long as they can be, together with the lengths, and again if the lengths say otherwise; an item's lengths are asked for
-// when the one before begins; and scales are looked at (tail()) only when their tile is converted. What needs no answer at all
-// is done before the kernel before this one in the stream has ended.
+// when the one before begins; and scales are looked at (tail()) only when their tile is converted.
+//
+// All that leads to the first records is worked out before the kernel before this one in the stream has ended, from lists that it
+// may change yet. Once it has (griddepcontrol_wait), first() yields the unit and asks for the lists again, and is_sure(),
+// when the unit's records are on their way, tells whether they say the same. If not, both are to be called again.
 template <typename Format, typename Work>
 class Stream {
   static constexpr int kTokens = 8, kAhead = 32 / kTokens;  // of a tile; tiles that one load of indices serves
@@ -157,32 +160,69 @@ class Stream {
   __device__ Stream(const Args& args, const Work& work, int row)
       : args_(args), work_(work), row_(row), item_(work.first()) {
     if (item_ >= work_.count()) return;
-    Bounds now = {0, args_.source[list()].entries};
-    open(now);
-    if (const std::int32_t* index = place()) ptx::prefetch_l2(index);
-    prefetch_bounds();
-    ptx::griddepcontrol_wait();
-    const Bounds known = bounds(item_);
+    bounds_ = {0, args_.source[list()].entries};
+    open(bounds_);
+    const auto ahead = [](const std::int32_t* from) { return ptx::ld_relaxed(from); };
+    place_ = bounds_place(item_);
+    next_place_ = bounds_place(item_ + work_.step());
+    const Bounds said = bounds(place_, ahead);
 #pragma unroll 1
     while (true) {
-      ask();
-      if (__all_sync(~0u, now.begin == known.begin && now.end == known.end)) break;
-      now = known;
-      open(now);
+      ask(ahead);
+      if (__all_sync(~0u, bounds_ == said)) break;
+      bounds_ = said;
+      open(bounds_);
     }
-    next_bounds_ = bounds(item_ + work_.step());
+    resolve();
+  }
+
+  // Has L2 ask for the first tile's records of the lanes that say so, and for scales.
+  __device__ void prefetch(bool mine) const {
+    if (mine && threadIdx.x % 32 < kTokens && record_ != 0) {
+      ptx::prefetch_l2_bulk(reinterpret_cast<const void*>(record_), Format::kRecordBytes);
+    }
+    if (scales_) ptx::prefetch_l2(scales_);
+  }
+
+  // The first unit, behind griddepcontrol_wait().
+  __device__ Unit first() {
+    asked_again_ = -1;
+    if (index_) asked_again_ = __ldg(index_);
+    bounds_again_ = bounds(place_);
+    next_bounds_ = bounds(next_place_);
+    ask_tail();
+    const Unit unit = known();
+    said_ = asked_;
+    request();
+    advance();
+    return unit;
+  }
+  // Whether it was the right one.
+  __device__ bool is_sure() {
+    const bool same = bounds_ == bounds_again_ && said_ == asked_again_;
+    if (work_.first() >= work_.count() || __all_sync(~0u, same)) return true;
+    item_ = work_.first();
+    bounds_ = bounds_again_;
+    open(bounds_);
+    ask();
+    resolve();
+    tile_ = 0;
+    from_ %= kTokens;
+    ptx::cp_async_wait_all();  // pieces of the wrong ones
+    return false;
   }
 
   // The next unit; past the end one without tokens.
   __device__ Unit next() {
     if (tile_ == count_) {
       resolve();
+      ask_tail();
       request();
       tile_ = 0;
       from_ %= kTokens;
     }
     const Unit unit = known();
-    if (count_ != 0) ++tile_, from_ += kTokens;
+    advance();
     return unit;
   }
 
@@ -193,12 +233,16 @@ class Stream {
   }
 
  private:
+  __device__ void advance() {
+    if (count_ != 0) ++tile_, from_ += kTokens;
+  }
+
   // The unit of tile_.
   __device__ Unit known() const {
     Unit unit{};
     unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from_));
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, side_, from_));
+      unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, reinterpret_cast<std::uint64_t>(scales_), from_));
     }
     unit.valid = (valid_ >> tile_ * kTokens & 0xff) | (ends_ && tile_ + 1 == count_ ? kLastTile : 0);
     return unit;
@@ -208,15 +252,14 @@ class Stream {
   static __device__ int list() { return threadIdx.x % 2; }
 
   // Asks memory for it.
-  __device__ Bounds bounds(std::uint32_t item) const {
-    if (item >= work_.count()) return {0, 0};
-    return bounds_of(args_.source[list()], work_.row(item).token);
+  template <typename Load = LoadInt>
+  __device__ Bounds bounds(BoundsPlace place, Load load = {}) const {
+    return bounds_of(args_.source[list()], place, load);
   }
-
-  __device__ void prefetch_bounds() const {
-    const SourceArgs& source = args_.source[list()];
-    const std::int32_t* from = source.indptr ? source.indptr : source.lengths;
-    if (from) ptx::prefetch_l2(from + divide(work_.row(item_).token, source.by_queries));
+  // Of an item past the end it does not matter.
+  __device__ BoundsPlace bounds_place(std::uint32_t item) const {
+    if (item >= work_.count()) return {};
+    return gpu::bounds_place(args_.source[list()], work_.row(item).token);
   }
 
   // Begins item_.
@@ -236,7 +279,7 @@ class Stream {
       item_ += work_.step();
       if (item_ < work_.count()) {
         open(next_bounds_);
-        next_bounds_ = bounds(item_ + work_.step());
+        next_bounds_ = bounds(bounds_place(item_ + work_.step()));
       }
     }
     ask();
@@ -252,10 +295,11 @@ class Stream {
     return mine < left_ && at < end_ ? indices + (at - (asked_source_ ? first_count_ : 0)) : nullptr;
   }
 
-  __device__ void ask() {
-    const std::int32_t* index = place();
+  template <typename Load = LoadInt>
+  __device__ void ask(Load load = {}) {
+    index_ = place();
     asked_ = -1;
-    if (index) asked_ = __ldg(index);
+    if (index_) asked_ = load(index_);
     asked_count_ = left_ < kAhead ? left_ : kAhead;
     left_ -= asked_count_;
     position_ += kAhead * kPanelRows;
@@ -269,27 +313,39 @@ class Stream {
     const bool valid = is_valid(source, asked_);
     valid_ = __ballot_sync(~0u, valid);
     record_ = 0;
+    scales_ = nullptr;
     if (!valid) return;
     const Row row = locate<Format>(source, static_cast<std::uint32_t>(asked_));
     record_ = reinterpret_cast<std::uint64_t>(row.record);
-    if constexpr (Format::kScaling == Scaling::kTailUe8m0) tail_ = __ldg(reinterpret_cast<const uint2*>(row.scales));
-    if constexpr (Format::kScaling == Scaling::kSideFloat) side_ = reinterpret_cast<std::uint64_t>(row.scales);
+    constexpr bool kApart = Format::kScaling == Scaling::kTailUe8m0 || Format::kScaling == Scaling::kSideFloat;
+    if constexpr (kApart) scales_ = row.scales;
+  }
+
+  __device__ void ask_tail() {
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
+      if (scales_) tail_ = __ldg(reinterpret_cast<const uint2*>(scales_));
+    }
   }
 
   const Args& args_;
   const Work& work_;
   const int row_;
   std::uint32_t item_;
-  Bounds next_bounds_{};  // of the item behind item_
+  BoundsPlace place_{}, next_place_{};  // of the first item, of the one behind it
+  Bounds bounds_{}, bounds_again_{};    // of the first item, before and behind griddepcontrol_wait()
+  Bounds next_bounds_{};                // of the item behind item_
   Part list_{};
   std::int32_t first_count_ = 0, position_ = 0, end_ = 0;
   int left_ = 0;  // tiles of this item not yet asked for
-  std::int32_t asked_ = -1;
+  const std::int32_t* index_ = nullptr;
+  std::int32_t asked_ = -1, asked_again_ = -1,
+               said_ = -1;  // what it says; of the first, what it says behind griddepcontrol_wait()
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
   int from_ = threadIdx.x % 32 / 4;  // the lane that knows this one's token of tile_
   bool ends_ = false;                // the tiles at hand end their item
   std::uint32_t valid_ = 0;
-  std::uint64_t record_ = 0, side_ = 0;
+  std::uint64_t record_ = 0;
+  const std::uint8_t* scales_ = nullptr;  // of a page's tail or a side tensor
   uint2 tail_{};
 };
 

@@ -194,11 +194,23 @@ __device__ inline void st_async(std::uint32_t to, std::uint32_t barrier, float2 
                : "memory");
 }
 
+// Past L1, which keeps nothing of it.
+__device__ inline std::int32_t ld_relaxed(const std::int32_t* from) {
+  std::int32_t x;
+  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from));
+  return x;
+}
+
 // Soon to be read; legal before this kernel may read it.
 // Predicated, not branched around: a branch would be a divergent one.
 __device__ inline void prefetch_l2(const void* from, bool when = true) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %1, 0;\n@p prefetch.global.L2 [%0];\n}\n" ::"l"(from),
                "r"(static_cast<int>(when)));
+}
+
+// The same by the copy engine; address and size are multiples of 16 bytes.
+__device__ inline void prefetch_l2_bulk(const void* from, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 }
 
 // Four 8 x 8 matrices of 16-bit elements; lane l holds the address of row l % 8 of matrix l / 8.
@@ -207,6 +219,11 @@ __device__ inline void stmatrix_x4(std::uint32_t row, std::uint32_t a, std::uint
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
                "r"(d)
                : "memory");
+}
+
+// The first two of them, transposed: memory row i receives column i of the fragment.
+__device__ inline void stmatrix_x2_trans(std::uint32_t row, std::uint32_t a, std::uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(a), "r"(b) : "memory");
 }
 
 // The inverse: matrix i's two neighbours of row l / 4, columns 2 (l % 4) and + 1, to to[i].
@@ -244,6 +261,11 @@ __device__ inline void cp_async_bulk_tensor_4d(std::uint32_t to, const void* map
       "[%6];" ::"r"(to),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
       : "memory");
+}
+// Has L2 ask for it.
+__device__ inline void prefetch_tensor_4d(const void* map, int x, int y, int z, int w) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y),
+               "r"(z), "r"(w));
 }
 // The same the other way; done when the group that it is committed to has read shared memory, then has been written.
 __device__ inline void cp_async_bulk_tensor_4d_store(const void* map, int x, int y, int z, int w, std::uint32_t from) {
@@ -429,11 +451,19 @@ __device__ inline void wgmma_m64n128k16(float (&d)[kSize], const std::uint32_t (
 #undef PASA_WGMMA
 }
 
-// For few columns, 16 or 32; kTransposeA: A's 64 rows lie along the memory's rows.
+// For few columns, 8, 16 or 32; kTransposeA: A's 64 rows lie along the memory's rows.
 template <int kColumns, int kTransposeA>
 __device__ inline void wgmma_m64k16(float (&d)[kColumns / 2], std::uint32_t a, std::uint32_t b, bool accumulate) {
-  static_assert(kColumns == 16 || kColumns == 32);
-  if constexpr (kColumns == 16) {
+  static_assert(kColumns == 8 || kColumns == 16 || kColumns == 32);
+  if constexpr (kColumns == 8) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 a, b;\n"
+        "mov.b64 a, {%4, %6};\nmov.b64 b, {%5, %6};\n"
+        "setp.ne.b32 p, %7, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, p, 1, 1, %8, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a), "r"(b), "r"(kDescriptorHigh), "r"(static_cast<int>(accumulate)), "n"(kTransposeA));
+  } else if constexpr (kColumns == 16) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 a, b;\n"
         "mov.b64 a, {%8, %10};\nmov.b64 b, {%9, %10};\n"

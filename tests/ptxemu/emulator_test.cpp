@@ -545,6 +545,32 @@ TEST(Mistakes, Accesses) {
   EXPECT_FINDING(finding(kernel("ld.shared.u32 r0, [dynamic+2];"), shared), "misaligned");
 }
 
+TEST(Mistakes, BeforeTheLaunchBeforeHasEnded) {
+  EXPECT_NE(finding(kernel("ld.global.u32 r0, [d0]; griddepcontrol.wait;")).find("before griddepcontrol.wait"),
+            std::string::npos);
+  EXPECT_NE(finding(kernel("st.global.u32 [d1], r60; griddepcontrol.wait;")).find("before griddepcontrol.wait"),
+            std::string::npos);
+  EXPECT_EQ(finding(kernel("prefetch.global.L2 [d0]; griddepcontrol.wait; ld.global.u32 r0, [d0];")), "nothing");
+  // A relaxed load may, but what it returns is not to be relied on.
+  Job job{.in = std::vector<u32>(1, 1000),
+          .out = std::vector<u32>(64 * 32),
+          .how = {.grid = {64, 1, 1}, .block = {32, 1, 1}}};
+  job.run(kernel(R"(
+    mov.u32 r1, %ctaid.x;
+    mad.lo.u32 r1, r1, 32, r60;
+    mad.wide.u32 d2, r1, 4, d1;
+    ld.relaxed.gpu.global.u32 r2, [d0];
+    griddepcontrol.wait;
+    ld.relaxed.gpu.global.u32 r3, [d0];
+    sub.u32 r2, r2, 1000;
+    setp.eq.u32 p1, r3, 1000;
+    selp.u32 r2, r2, 7, p1;
+    st.global.u32 [d2], r2;)"));
+  const auto right = std::count(job.out.begin(), job.out.end(), 0u);
+  EXPECT_GT(right, 1024);
+  EXPECT_LT(right, 2048);
+}
+
 TEST(Mistakes, SharedMemoryStartsAsNan) {
   for (const u32 x :
        result("ld.shared.u32 r0, [dynamic+4];" + kStoreR0, {.block = {32, 1, 1}, .dynamic_shared_bytes = 64})) {

@@ -233,6 +233,7 @@ void start(Cluster& cluster, u64 index, std::vector<u64>& counts) {
       ++w.knows.seen[w.number];
       w.local.assign(code.function.local_bytes * kLanes, 0xff);
       w.counts = counts.data();
+      w.early = code.overlaps;
     }
   }
 }

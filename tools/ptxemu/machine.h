@@ -39,6 +39,7 @@ struct Op {
   bool aligned = false;   // executed by all lanes of the warp that have not left
   bool fragment = false;  // touches registers of wgmma fragments
   bool negated = false;
+  bool stale = false;                            // a load that may read what the launch before has yet to write
   bool wide_address = false, wide_data = false;  // 64-bit registers
   i32 predicate = -1;
   std::array<u32, 6> a{};
@@ -68,6 +69,7 @@ struct Code {
   u32 fragment_bytes = 0;                              // of registers of wgmma fragments, which come first
   std::unordered_map<u32, FragmentUse> fragment_uses;  // by Op::id, where Op::fragment
   u32 dynamic_shared_at = 0;                           // offset in the block's shared memory
+  bool overlaps = false;  // waits for the end of the launch before it (griddepcontrol.wait)
 
   std::string where(u32 id) const;
 };
@@ -247,7 +249,8 @@ struct Warp {
   std::array<std::vector<std::function<void()>>, kLanes> stores;
   bool cluster_arrived = false;
   u64 cluster_token = 0;
-  u32 registers = 0;  // setmaxnreg
+  u32 registers = 0;   // setmaxnreg
+  bool early = false;  // the launch before this one may still be running
   Range last_range{1, 0};
   Knowledge knows;
   u64* counts = nullptr;

@@ -426,6 +426,7 @@ void active_mask(Warp& w, const Op& op, u32 mask) {
 // ---- the rest --------------------------------------------------------------------------------------------------------------
 
 void nothing(Warp&, const Op&, u32) {}
+void wait_for_grid(Warp& w, const Op&, u32) { w.early = false; }
 void yield(Warp& w, const Op&, u32) { w.outcome = Outcome::kYield; }
 void trap(Warp& w, const Op& op, u32) { finding(w, op, "trap"); }
 
@@ -567,7 +568,8 @@ bool compile_sync(Builder& b, const Instruction& i, Op& op) {
     return i.has("async");
   }
   if (name == "fence" || name == "membar" || name == "griddepcontrol") {
-    op.run = nothing;
+    op.run = i.has("wait") ? wait_for_grid : nothing;
+    b.code.overlaps = b.code.overlaps || i.has("wait");
     return true;
   }
   if (name == "nanosleep") return blocking(op, yield);
