@@ -226,9 +226,9 @@ struct Cost {
   }
 };
 
-// Fitted to an H200's times at T = 1 to 64, 16 to 128 heads, every shape; less 3200 cycles that a launch costs with any.
-constexpr Cost kCosts[] = {{3500, 52, 3425, 3, 0, 86, 267, 27},   // kMany
-                           {1983, 91, 2824, 50, 0, 96, 3, 113}};  // kFew
+// Fitted to an H200's times at T = 1 to 64, 16 to 128 heads, every shape; less 2300 cycles that a launch costs with any.
+constexpr Cost kCosts[] = {{3636, 34, 3839, 1, 214, 119, 244, 25},   // kMany
+                           {1661, 138, 2581, 42, 282, 81, 9, 212}};  // kFew
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
@@ -263,6 +263,7 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
         if (ranks > 1 && problem.splits > 0) break;  // the caller cuts the rows: 1 means not at all
         consider(family, group_heads, ranks, its);
       }
+      if (family == Family::kFew && families.size() == 1) break;  // asked for by name: blocks as wide as the heads
     }
   }
   require(PASA_ERROR_INTERNAL, best.clusters > 0, "no launch shape of decode_sm90 fits the device");
