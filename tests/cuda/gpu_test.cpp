@@ -217,7 +217,7 @@ TEST_F(Gpu, ClustersOfAnySize) {
   for (const char* text : {"decode:T=16,H=16,fmt=fp8_ds_mla,len=380,invalid=0.1,sink=mixed",
                            "decode:T=32,H=16,fmt=bf16,len=190,invalid=0.1,all_invalid=0.2",
                            "decode:T=9,H=32,fmt=fp8_v32,len=570,page=64,invalid=0.2",
-                           "decode:T=20,H=8,fmt=fp8_ds_mla,len=190,invalid=0.1"}) {
+                           "decode:T=36,H=8,fmt=fp8_ds_mla,len=190,invalid=0.1"}) {
     SCOPED_TRACE(text);
     CaseSpec spec = parse_text(text);
     spec.max_logits = true;
