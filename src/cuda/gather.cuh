@@ -142,6 +142,14 @@ struct Unit {
   std::uint32_t valid;         // bit per token; kLastTile
 };
 
+// Of a list's bounds and entries: whenever they are the last word; past L1 where they are not, and then, in this order.
+struct LoadFinal {
+  __device__ std::int32_t operator()(const std::int32_t* from) const { return __ldg(from); }
+};
+struct LoadRelaxed {
+  __device__ std::int32_t operator()(const std::int32_t* from) const { return ptx::ld_relaxed(from); }
+};
+
 // Yields a warp's units, 8 tokens from row `row` of every tile on, item after item. `Work` tells the items: count(), first(), step(),
 // an item's row(item), and slice(count), the positions of a row of `count` tokens that are this block's.
 //
@@ -162,13 +170,12 @@ class Stream {
     if (item_ >= work_.count()) return;
     bounds_ = {0, args_.source[list()].entries};
     open(bounds_);
-    const auto ahead = [](const std::int32_t* from) { return ptx::ld_relaxed(from); };
     place_ = bounds_place(item_);
     next_place_ = bounds_place(item_ + work_.step());
-    const Bounds said = bounds(place_, ahead);
+    const Bounds said = bounds(place_, LoadRelaxed());
 #pragma unroll 1
     while (true) {
-      ask(ahead);
+      ask(LoadRelaxed());
       if (__all_sync(~0u, bounds_ == said)) break;
       bounds_ = said;
       open(bounds_);
@@ -187,9 +194,9 @@ class Stream {
   // The first unit, behind griddepcontrol_wait().
   __device__ Unit first() {
     asked_again_ = -1;
-    if (index_) asked_again_ = __ldg(index_);
-    bounds_again_ = bounds(place_);
-    next_bounds_ = bounds(next_place_);
+    if (index_) asked_again_ = ptx::ld_relaxed(index_);
+    bounds_again_ = bounds(place_, LoadRelaxed());
+    next_bounds_ = bounds(next_place_, LoadRelaxed());
     ask_tail();
     const Unit unit = known();
     said_ = asked_;
@@ -252,7 +259,7 @@ class Stream {
   static __device__ int list() { return threadIdx.x % 2; }
 
   // Asks memory for it.
-  template <typename Load = LoadInt>
+  template <typename Load = LoadFinal>
   __device__ Bounds bounds(BoundsPlace place, Load load = {}) const {
     return bounds_of(args_.source[list()], place, load);
   }
@@ -295,7 +302,7 @@ class Stream {
     return mine < left_ && at < end_ ? indices + (at - (asked_source_ ? first_count_ : 0)) : nullptr;
   }
 
-  template <typename Load = LoadInt>
+  template <typename Load = LoadFinal>
   __device__ void ask(Load load = {}) {
     index_ = place();
     asked_ = -1;
