@@ -195,7 +195,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   ptx::barrier_cluster_wait();  // barriers are initialised everywhere
   ptx::griddepcontrol_wait();
   Unit unit;
-  for (bool sure = false; !sure; sure = stream.is_sure()) {
+  for (bool sure = false; !sure; sure = stream.is_sure(records.loaded())) {
     unit = stream.first();
     records.load_scales(unit);
     load.template operator()<kFirst>(unit);

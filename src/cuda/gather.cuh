@@ -204,9 +204,10 @@ class Stream {
     advance();
     return unit;
   }
-  // Whether it was the right one.
-  __device__ bool is_sure() {
-    const bool same = bounds_ == bounds_again_ && said_ == asked_again_;
+  // Whether it was the right one. `zero`: Records::loaded(). Else the compiler would look at the lists before it asks for the
+  // records, and would have to wait for these inside the loop over tiles, and so for what the round has asked for itself.
+  __device__ bool is_sure(std::uint32_t zero) {
+    const bool same = bounds_ == bounds_again_ && said_ == asked_again_ + static_cast<std::int32_t>(zero);
     if (work_.first() >= work_.count() || __all_sync(~0u, same)) return true;
     item_ = work_.first();
     bounds_ = bounds_again_;
@@ -403,6 +404,9 @@ class Records {
     });
     if constexpr (upto(kTo) > kFirstAside) ptx::cp_async_commit_group();
   }
+
+  // Returns 0 when the pieces that travel to registers are there.
+  __device__ std::uint32_t loaded() const { return ptx::zero_behind(data_[Piece::kFlight - Piece::kAside - 1].x); }
 
   // Has L2 ask for a unit's records, 128 bytes by a lane at a time.
   __device__ void prefetch(const Unit& unit, bool when) const {
@@ -610,7 +614,7 @@ class Records {
 
   __device__ std::uint32_t slot(int piece) const { return aside_ + (piece - kFirstAside) * kAsideStride; }
 
-  uint4 data_[Piece::kFlight];
+  uint4 data_[Piece::kFlight] = {};
   uint2 scales_{}, next_{};  // as multiplier() wants them; as they were read
   std::uint32_t odd_, codes_, words_, lane_bytes_, aside_;
 };
