@@ -142,7 +142,7 @@ struct Unit {
   std::uint32_t valid;         // bit per token; kLastTile
 };
 
-// Of a list's bounds and entries: whenever they are the last word; past L1 where they are not, and then, in this order.
+// How a list is read: for good; or before griddepcontrol_wait() and to compare with that, past L1 and in the order written.
 struct LoadFinal {
   __device__ std::int32_t operator()(const std::int32_t* from) const { return __ldg(from); }
 };
@@ -346,8 +346,8 @@ class Stream {
   std::int32_t first_count_ = 0, position_ = 0, end_ = 0;
   int left_ = 0;  // tiles of this item not yet asked for
   const std::int32_t* index_ = nullptr;
-  std::int32_t asked_ = -1, asked_again_ = -1,
-               said_ = -1;  // what it says; of the first, what it says behind griddepcontrol_wait()
+  std::int32_t asked_ = -1;                    // what it says
+  std::int32_t said_ = -1, asked_again_ = -1;  // of the first, before and behind griddepcontrol_wait()
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
   int from_ = threadIdx.x % 32 / 4;  // the lane that knows this one's token of tile_
   bool ends_ = false;                // the tiles at hand end their item
