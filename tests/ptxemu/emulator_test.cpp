@@ -10,6 +10,7 @@
 
 #include "core/number.h"
 #include "tools/ptxemu/ptxemu.h"
+#include "tools/ptxemu/tensor_map.h"
 
 namespace ptxemu {
 namespace {
@@ -634,6 +635,50 @@ TEST(Mistakes, ACopysSourceIsWrittenOver) {
   const Job job = job_of(kTwoBlocks);
   EXPECT_EQ(finding(kernel(hand_over(kUntilTaken)), job), "nothing");
   EXPECT_FINDING(finding(kernel(hand_over("")), job), "was read by the copy engine of rank 0");
+}
+
+// A warp writes 32 words, which leave by a tensor map; then the other one, behind `wait` of the thread that sent them, writes over them.
+std::string sent_by_map(const std::string& wait, std::vector<u32>& out) {
+  Job job{.in = std::vector<u32>(64),
+          .out = std::vector<u32>(32),
+          .how = {.block = {64, 1, 1}, .dynamic_shared_bytes = 1024}};
+  TensorMap map{};
+  map.magic = TensorMap::kMagic;
+  map.base = reinterpret_cast<u64>(job.out.data());
+  map.rank = 2, map.element_bytes = 4;
+  map.size[0] = map.box[0] = 32, map.size[1] = map.box[1] = 1, map.stride[1] = 128;
+  const std::size_t at = -reinterpret_cast<u64>(job.in.data()) % 64;  // maps are aligned
+  std::memcpy(reinterpret_cast<char*>(job.in.data()) + at, &map, sizeof map);
+  const std::string program = kernel("add.s64 d0, d0, " + std::to_string(at) + R"(;
+    mov.u32 r2, dynamic; and.b32 r5, r60, 31; shl.b32 r5, r5, 2; add.s32 r5, r5, r2; mov.u32 r6, 0;
+    setp.lt.u32 p2, r60, 32; setp.ne.u32 p1, r60, 0;
+    @!p2 bra sent;
+    st.shared.u32 [r5], r60;
+    bar.warp.sync -1;
+    @p1 bra sent;
+    fence.proxy.async.shared::cta;
+    cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [d0, {r6, r6}], [r2];
+    cp.async.bulk.commit_group;)" + wait +
+                                     R"(
+  sent:
+    bar.sync 0;
+    @!p2 st.shared.u32 [r5], 77;
+    bar.sync 0;
+    @!p1 cp.async.bulk.wait_group 0;)");
+  try {
+    job.run(program);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  out = job.out;
+  return "nothing";
+}
+
+TEST(Mistakes, AStoresSourceIsWrittenOver) {
+  std::vector<u32> out;
+  EXPECT_EQ(sent_by_map("cp.async.bulk.wait_group.read 0;", out), "nothing");
+  EXPECT_EQ(out, counting(32));
+  EXPECT_FINDING(sent_by_map("", out), "was read by the copy engine and nothing orders");
 }
 
 // Nobody waits for the copy: its target still holds NaN.
