@@ -101,11 +101,13 @@ struct Bounds {
   constexpr bool operator==(const Bounds&) const = default;
 };
 
-struct LoadInt {
-  constexpr std::int32_t operator()(const std::int32_t* from) const { return *from; }
-};
+constexpr Bounds bounds_of(const SourceArgs& source, std::int64_t token) {
+  const std::int64_t list = divide(static_cast<std::uint32_t>(token), source.by_queries);
+  if (source.indptr) return {source.indptr[list], source.indptr[list + 1]};
+  return {0, source.lengths ? source.lengths[list] : source.entries};
+}
 
-// Where it does; nullptr where it does not: 0 and all entries.
+// The same in two steps, for who reads memory by `load`: where it is said; nullptr where it is not, and stands for 0 and all entries.
 struct BoundsPlace {
   const std::int32_t *begin, *end;
 };
@@ -116,12 +118,9 @@ constexpr BoundsPlace bounds_place(const SourceArgs& source, std::int64_t token)
   return {nullptr, source.lengths ? source.lengths + list : nullptr};
 }
 
-template <typename Load = LoadInt>
-constexpr Bounds bounds_of(const SourceArgs& source, BoundsPlace place, Load load = {}) {
+template <typename Load>
+constexpr Bounds bounds_at(const SourceArgs& source, BoundsPlace place, Load load) {
   return {place.begin ? load(place.begin) : 0, place.end ? load(place.end) : source.entries};
-}
-constexpr Bounds bounds_of(const SourceArgs& source, std::int64_t token) {
-  return bounds_of(source, bounds_place(source, token));
 }
 
 // A row's whole list, as far as the row sees it.

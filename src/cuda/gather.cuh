@@ -262,7 +262,7 @@ class Stream {
   // Asks memory for it.
   template <typename Load = LoadFinal>
   __device__ Bounds bounds(BoundsPlace place, Load load = {}) const {
-    return bounds_of(args_.source[list()], place, load);
+    return bounds_at(args_.source[list()], place, load);
   }
   // Of an item past the end it does not matter.
   __device__ BoundsPlace bounds_place(std::uint32_t item) const {

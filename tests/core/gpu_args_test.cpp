@@ -42,6 +42,8 @@ void expect_same(const Source& source, const SourceArgs& args, std::int64_t toke
   const IndexRow whole = row_range(source, token);
   const Part row = row_of(args, token);
   ASSERT_EQ(row.count, whole.count);
+  const auto load = [](const std::int32_t* from) { return *from; };
+  ASSERT_TRUE(bounds_at(args, bounds_place(args, token), load) == bounds_of(args, token));
   if (row.count > 0) {
     ASSERT_EQ(row.indices, whole.data);
   }
