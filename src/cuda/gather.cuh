@@ -373,12 +373,13 @@ class Records {
  public:
   // `aside`: shared memory of this thread, 16 bytes every kAsideStride.
   __device__ Records(int row, std::uint32_t aside) : aside_(aside) {
-    const std::uint32_t lane = threadIdx.x % 32, j = lane % 4, token = lane / 4;
-    odd_ = (token & 1) * 64;
-    codes_ = chunk_offset(row + token, 2 * j);
-    // Even tokens take the left half of a panel first, odd ones the right half: eight lanes write eight banks.
-    words_ = chunk_offset(row + token, (token & 1) * 4 + j);
+    const std::uint32_t lane = threadIdx.x % 32, j = lane % 4, token = lane / 4, first = token & ~2;
     lane_bytes_ = j * 16;
+    codes_ = second() * kPanelBytes + chunk_offset(row + first, 2 * j);
+    single_ = chunk_offset(row + token, 2 * j);
+    // Odd tokens take the halves of a panel the other way round: eight lanes write eight banks.
+    words_half_ = second() ^ (token & 1);
+    words_ = chunk_offset(row + first, words_half_ * 4 + j);
   }
 
   // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses. kRoomy: the thread has registers for all pieces at
@@ -388,18 +389,14 @@ class Records {
     if (kRoomy && (unit.valid & 0xff) == 0) return;
     // What is added to these addresses is known to the compiler, and they are not, so that the loads share them: a register that
     // another address is to be made in must wait until the load before has been taken.
-    const std::uint8_t* codes = unit.record + (lane_bytes_ + zero);
-    if constexpr (Piece::kCodes > 0) codes = ptx::opaque(codes);
-    const Words words(codes, odd_);
+    const Sources from(*this, unit, zero);
     each<kFrom, upto(kTo)>([&]<int kPiece>() {
-      const std::uint8_t* from =
-          kPiece < Piece::kCodes ? codes + kPiece * kPanelColumns : words.piece(kPiece - Piece::kCodes);
       if constexpr (kPiece >= kFirstAside) {
-        ptx::cp_async_16(slot(kPiece), from, unit.record ? 16 : 0);
+        ptx::cp_async_16(slot(kPiece), from.template of<kPiece>(), from.template valid<kPiece>() ? 16 : 0);
       } else {
         uint4& to = data_[Piece::place(kPiece)];
         to = {0, 0, 0, 0};
-        if (unit.record) to = ptx::ld_global_nc_no_allocate(from);
+        if (from.template valid<kPiece>()) to = ptx::ld_global_nc_no_allocate(from.template of<kPiece>());
       }
     });
     if constexpr (upto(kTo) > kFirstAside) ptx::cp_async_commit_group();
@@ -419,9 +416,9 @@ class Records {
 
   // Words straight to the tile at `keys`, for finish_words().
   __device__ void copy_words(const Unit& unit, std::uint32_t keys) const {
-    const Words words(ptx::opaque(unit.record + lane_bytes_), odd_);
+    const Sources from(*this, unit, 0);
     each<Piece::kCodes, Piece::kCount>([&]<int kPiece>() {
-      ptx::cp_async_16(word_place<kPiece>(keys), words.piece(kPiece - Piece::kCodes), unit.record ? 16 : 0);
+      ptx::cp_async_16(word_place<kPiece>(keys), from.template of<kPiece>(), from.template valid<kPiece>() ? 16 : 0);
     });
     ptx::cp_async_commit_group();
   }
@@ -438,24 +435,29 @@ class Records {
   // Asks for the scales of a unit; they belong to the pieces converted after the next use_scales().
   __device__ void load_scales(const Unit& unit) {
     next_ = {};
-    const int j = threadIdx.x % 4;
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) next_ = unit.tail;
-    if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      if (unit.record)
-        next_ = {__float_as_uint(__ldg(unit.side + 2 * j)), __float_as_uint(__ldg(unit.side + 2 * j + 1))};
-    }
-    if constexpr (Format::kScaling == Scaling::kInlineFloat) {
-      if (unit.record) next_.x = __ldg(reinterpret_cast<const std::uint32_t*>(unit.record + Format::kNope) + j);
+    if constexpr (kFloatScales) {
+      const float* mine = float_scales(unit);
+      const auto of_pair = [&](const float* scales) {
+        return scales ? __float_as_uint(__ldg(scales + scale_of(threadIdx.x % 4))) : 0;
+      };
+      next_ = in_order(of_pair(mine), of_pair(partners(mine)));
     }
   }
   __device__ void use_scales() {
-    scales_ = next_;
-    if constexpr (Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat) {
+    if constexpr (Format::kScaling == Scaling::kTailUe8m0) use_scales(next_);
+    if constexpr (kFloatScales) {
       scales_ = {split_scale(__uint_as_float(next_.x), Format::kFlavour),
-                 kPerLane > 1 ? split_scale(__uint_as_float(next_.y), Format::kFlavour) : 0};
+                 split_scale(__uint_as_float(next_.y), Format::kFlavour)};
     }
   }
-  __device__ void use_scales(uint2 tail) { scales_ = tail; }
+  // `tail`: scale bytes of this lane's token.
+  __device__ void use_scales(uint2 tail) {
+    // Those of this lane's panels, and of the single piece.
+    const auto mine = [](std::uint32_t low, std::uint32_t high) { return ptx::prmt(low, high, second() ? 0x6531 : 0x6420); };
+    static_assert(Format::kScaling != Scaling::kTailUe8m0 || Piece::kCodes == 7);
+    scales_ = in_order(mine(tail.x, tail.y), mine(partners(tail.x), partners(tail.y)));
+  }
 
   // Takes what lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
   template <bool kRoomy = false>
@@ -477,10 +479,10 @@ class Records {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
     if (kRoomy && (unit.valid & 0xff) == 0) {  // nothing was asked for
       each<kFrom, kTo>([&]<int kPiece>() {
-        const std::uint32_t to = keys + Piece::panel(kPiece) * kPanelBytes;
         if constexpr (kPiece < Piece::kCodes) {
-          ptx::st_shared(to + codes_, uint4{});
-          ptx::st_shared(to + (codes_ ^ 16), uint4{});
+          const std::uint32_t to = code_place<kPiece>(keys);
+          ptx::st_shared(to, uint4{});
+          ptx::st_shared(to ^ 16, uint4{});
         } else {
           ptx::st_shared(word_place<kPiece>(keys), uint4{});
         }
@@ -493,7 +495,7 @@ class Records {
       slow = (slow & kNanCodes) | slow_scales<kFrom, kCodesTo>();
       if (!__any_sync(~0u, slow != 0)) {
         each<kFrom, kCodesTo>([&]<int kPiece>() {
-          store_codes(keys + kPiece * kPanelBytes, data_[Piece::place(kPiece)], multiplier(kPiece));
+          store_codes(code_place<kPiece>(keys), data_[Piece::place(kPiece)], multiplier(kPiece));
         });
       } else {
         convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
@@ -507,25 +509,69 @@ class Records {
   }
 
  private:
-  // Float scales that a lane of a token's four looks after.
-  static constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
-  static constexpr int scale_of(int piece) {
-    return piece * kPanelColumns / (Format::kScaleTile ? Format::kScaleTile : 1);
+  static constexpr bool kFloatScales =
+      Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat;
+
+  // Pieces of codes that are one of a pair: of a lane's first or second token.
+  static constexpr int kPaired = Piece::kCodes & ~1;
+  static constexpr bool is_single(int piece) { return kPaired <= piece && piece < Piece::kCodes; }
+
+  // Of a pair of panels this lane takes the second one; of its two tokens it shares the second one's records with its partner.
+  static __device__ std::uint32_t second() { return threadIdx.x / 8 & 1; }
+  template <typename T>
+  static __device__ T partners(T mine) {
+    return __shfl_xor_sync(~0u, mine, 8);
+  }
+  template <typename T>
+  static __device__ const T* partners(const T* mine) {
+    return reinterpret_cast<const T*>(partners(reinterpret_cast<std::uint64_t>(mine)));
+  }
+  // This lane's token's and its partner's, by tokens.
+  static __device__ uint2 in_order(std::uint32_t mine, std::uint32_t partners) {
+    return second() ? uint2{partners, mine} : uint2{mine, partners};
   }
 
-  // Addresses of a token's 16-bit words; lanes of even tokens begin with the left half of a panel's row.
-  struct Words {
-    const std::uint8_t* half[2];
-    __device__ Words(const std::uint8_t* record, std::uint32_t odd) : half{record + odd, record + 64 - odd} {}
-    __device__ const std::uint8_t* piece(int word) const {
-      return half[word & 1] + Format::kRopeOffset + word / 2 * kPanelRowBytes;
+  // Where a unit's pieces are read.
+  struct Sources {
+    const std::uint8_t *codes[2], *single, *words[2];  // of the two tokens, without what the piece's number adds
+    bool there[2], single_there;
+    __device__ Sources(const Records& its, const Unit& unit, std::uint32_t zero) {
+      const std::uint8_t* partner = partners(unit.record);
+      const std::uint8_t* records[2] = {second() ? partner : unit.record, second() ? unit.record : partner};
+      single_there = unit.record != nullptr;
+      single = ptx::opaque(unit.record + (its.lane_bytes_ + zero));
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        there[s] = records[s] != nullptr;
+        codes[s] = ptx::opaque(records[s] + (its.lane_bytes_ + zero + second() * kPanelColumns));
+        words[s] = ptx::opaque(records[s] + (its.lane_bytes_ + zero + its.words_half_ * kPanelColumns));
+      }
+    }
+    template <int kPiece>
+    __device__ const std::uint8_t* of() const {
+      constexpr int kWord = kPiece - Piece::kCodes;
+      if constexpr (kWord >= 0) return words[kWord % 2] + (Format::kRopeOffset + kWord / 2 * kPanelRowBytes);
+      if constexpr (is_single(kPiece)) return single + kPiece * kPanelColumns;
+      return codes[kPiece % 2] + kPiece / 2 * (2 * kPanelColumns);
+    }
+    template <int kPiece>
+    __device__ bool valid() const {
+      if constexpr (is_single(kPiece)) return single_there;
+      return there[(kPiece < Piece::kCodes ? kPiece : kPiece - Piece::kCodes) % 2];
     }
   };
-  // And where in a tile they belong.
+
+  // Where in a tile they belong. The second token is two rows below the first: another 256 bytes, and another swizzle.
+  static constexpr std::uint32_t kSecondToken = 2 * kPanelRowBytes | 2 * 16;
+  template <int kPiece>
+  __device__ std::uint32_t code_place(std::uint32_t keys) const {
+    if constexpr (is_single(kPiece)) return keys + kPiece * kPanelBytes + single_;
+    return keys + kPiece / 2 * (2 * kPanelBytes) + (codes_ ^ (kPiece % 2 * kSecondToken));
+  }
   template <int kPiece>
   __device__ std::uint32_t word_place(std::uint32_t keys) const {
-    constexpr std::uint32_t kHalf = (kPiece - Piece::kCodes) % 2 * 64;
-    return keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ kHalf);
+    constexpr int kWord = kPiece - Piece::kCodes;
+    return keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ (kWord % 2 * kSecondToken));
   }
 
   // body.operator()<i>() for i in [kFrom, kTo).
@@ -541,14 +587,25 @@ class Records {
 
   // By the definition, from memory again, a code at a time: for NaN codes and scales that the fast arithmetic cannot hold.
   __device__ void convert_slowly(const Unit& unit, int from, int to, bool nan_to_zero, std::uint32_t keys) const {
+    const std::uint8_t* partner = partners(unit.record);
+    const float *floats = nullptr, *partners_floats = nullptr;
+    if constexpr (kFloatScales) floats = float_scales(unit), partners_floats = partners(floats);
 #pragma unroll 1
     for (int k = from * 4; k < to * 4; ++k) {
       const int piece = k / 4, i = k % 4;
-      const float scale = unit.record ? slow_scale(unit, piece) : 0;
+      const bool single = is_single(piece), mine = single || piece % 2 == static_cast<int>(second());
+      const int panel = single ? piece : piece / 2 * 2 + static_cast<int>(second());
+      const std::uint8_t* record = mine ? unit.record : partner;
       uint2 pairs{};
-      if (unit.record) {
+      if (record) {
+        float scale;
+        if constexpr (kFloatScales) {
+          scale = __ldg((mine ? floats : partners_floats) + panel * kPanelColumns / Format::kScaleTile);
+        } else {
+          scale = ue8m0_to_float(scale_byte(single ? static_cast<int>(second()) : piece % 2, single ? 3 : piece / 2));
+        }
         std::uint32_t word =
-            __ldg(reinterpret_cast<const std::uint32_t*>(unit.record + piece * kPanelColumns + lane_bytes_) + i);
+            __ldg(reinterpret_cast<const std::uint32_t*>(record + panel * kPanelColumns + lane_bytes_) + i);
 #pragma unroll 1
         for (int n = 0; n < 4; ++n, word >>= 8) {
           const std::uint32_t element = slow_element<Format>(word & 0xff, scale, nan_to_zero) << 16;
@@ -556,7 +613,9 @@ class Records {
           pairs.y = (pairs.y >> 16) | element;
         }
       }
-      ptx::st_shared(keys + piece * kPanelBytes + (codes_ ^ (i / 2 * 16)) + i % 2 * 8, pairs);
+      const std::uint32_t place =
+          single ? piece * kPanelBytes + single_ : piece / 2 * (2 * kPanelBytes) + (codes_ ^ (piece % 2 * kSecondToken));
+      ptx::st_shared(keys + (place ^ (i / 2 * 16)) + i % 2 * 8, pairs);
     }
   }
 
@@ -565,34 +624,34 @@ class Records {
     return cuda::scaled<Format::kScaling, kHigh>(word, by);
   }
 
+  // A token's float scales.
+  static __device__ const float* float_scales(const Unit& unit) {
+    if (unit.record == nullptr) return nullptr;
+    if constexpr (Format::kScaling == Scaling::kSideFloat) return unit.side;
+    return reinterpret_cast<const float*>(unit.record + Format::kNope);
+  }
+  // Of a token's scales that of this lane's panel of a pair.
+  static __device__ int scale_of(int pair) {
+    return (2 * pair + static_cast<int>(second())) * kPanelColumns / Format::kScaleTile;
+  }
+  __device__ std::uint32_t scale_byte(int token, int k) const {
+    return (token ? scales_.y : scales_.x) >> (k * 8) & 0xff;
+  }
   __device__ Multiplier multiplier(int piece) const {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      return ue8m0_multiplier((piece < 4 ? scales_.x : scales_.y) >> (piece % 4 * 8) & 0xff);
+      if (is_single(piece)) return ue8m0_multiplier((second() ? scales_.y : scales_.x) >> 24);
+      return ue8m0_multiplier(scale_byte(piece % 2, piece / 2));
     }
-    const int scale = scale_of(piece);
-    const std::uint32_t mine = scale % kPerLane ? scales_.y : scales_.x;
-    return float_multiplier(__shfl_sync(~0u, mine, scale / kPerLane, 4));
-  }
-  __device__ float slow_scale(const Unit& unit, int piece) const {
-    if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      return ue8m0_to_float((piece < 4 ? scales_.x : scales_.y) >> (piece % 4 * 8) & 0xff);
-    } else if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      return __ldg(unit.side + scale_of(piece));
-    } else {
-      return __ldg(reinterpret_cast<const float*>(unit.record + Format::kNope) + scale_of(piece));
-    }
+    return float_multiplier(__shfl_sync(~0u, piece % 2 ? scales_.y : scales_.x, piece / 2, 4));
   }
 
   // Non-zero if a scale of pieces [kFrom, kTo) is beyond the fast arithmetic.
   template <int kFrom, int kTo>
   __device__ std::uint32_t slow_scales() const {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      constexpr auto kTops = [](int word) {
-        std::uint32_t mask = 0;
-        for (int piece = kFrom; piece < kTo; ++piece) mask |= piece / 4 == word ? 0x80u << piece % 4 * 8 : 0;
-        return mask;
-      };
-      return large_scales(scales_.x, kTops(0)) | large_scales(scales_.y, kTops(1));
+      std::uint32_t tops = 0;
+      for (int piece = kFrom; piece < kTo; ++piece) tops |= 0x80u << (is_single(piece) ? 24 : piece / 2 * 8);
+      return large_scales(scales_.x, tops) | large_scales(scales_.y, tops);
     } else {  // of any piece: each lane looks at its own
       return (scales_.x & kLargeScale) == kLargeScale || (scales_.y & kLargeScale) == kLargeScale;
     }
@@ -605,18 +664,18 @@ class Records {
   }
 
   // A piece's 16 codes to its panel.
-  __device__ void store_codes(std::uint32_t panel, const uint4& x, const Multiplier& by) const {
-    ptx::st_shared(panel + codes_,
+  static __device__ void store_codes(std::uint32_t to, const uint4& x, const Multiplier& by) {
+    ptx::st_shared(to,
                    uint4{scaled<false>(x.x, by), scaled<true>(x.x, by), scaled<false>(x.y, by), scaled<true>(x.y, by)});
-    ptx::st_shared(panel + (codes_ ^ 16),
+    ptx::st_shared(to ^ 16,
                    uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
   }
 
   __device__ std::uint32_t slot(int piece) const { return aside_ + (piece - kFirstAside) * kAsideStride; }
 
   uint4 data_[Piece::kFlight] = {};
-  uint2 scales_{}, next_{};  // as multiplier() wants them; as they were read
-  std::uint32_t odd_, codes_, words_, lane_bytes_, aside_;
+  uint2 scales_{}, next_{};  // as multiplier() wants them, a word for each of the lane's tokens; as they were read
+  std::uint32_t codes_, single_, words_, words_half_, lane_bytes_, aside_;
 };
 
 }  // namespace pasa::cuda

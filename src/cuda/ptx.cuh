@@ -302,6 +302,12 @@ __device__ inline std::uint32_t prmt(std::uint32_t x) {
   asm("prmt.b32 %0, %1, 0, %2;" : "=r"(y) : "r"(x), "n"(kSelector));
   return y;
 }
+// Four bytes of x (0 to 3) and y (4 to 7).
+__device__ inline std::uint32_t prmt(std::uint32_t x, std::uint32_t y, std::uint32_t selector) {
+  std::uint32_t z;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(z) : "r"(x), "r"(y), "r"(selector));
+  return z;
+}
 
 // {low, high} rounded to bf16.
 __device__ inline std::uint32_t cvt_bf16x2(float low, float high) {
