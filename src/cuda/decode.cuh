@@ -160,8 +160,15 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   // Keys that the blocks of other heads read as well come from L2 as it is.
   const bool alone = role.params.shape.groups == 1;
 
-  Stream<Format, Role> stream(role.params.args, role, 8 * warp);
-  Records<Format, kWordsApart> records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
+  // With few heads a thread has registers for both records of a unit; and for two units whose pieces find no place aside.
+  constexpr bool kBoth = S::kRoom, kTaken = S::kRoom && Piece::kWhole && Piece::kAside == 0;
+  using Unit = cuda::Unit<kBoth>;
+  Stream<Format, Role, kBoth> stream(role.params.args, role, 8 * warp);
+  Records<Format, kBoth,
+          kTaken        ? Way::kTaken
+          : kWordsApart ? Way::kWordsApart
+                        : Way::kAside>
+      records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
     records.template load<Piece::from(kHalf), Piece::to(kHalf), S::kRoom>(unit, zero);
   };
@@ -203,7 +210,20 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   }
   std::uint32_t item = role.first();
   if (item >= role.count()) return;
-  if constexpr (kAhead) {
+  if constexpr (kTaken) {
+    for (std::uint32_t use = 0; item < role.count(); ++use) {
+      take_scales();
+      records.take();
+      const Unit next = stream.next();
+      records.load_scales(next);
+      load.template operator()<0>(next);
+      load.template operator()<1>(next);
+      make.template operator()<0>(unit, use);
+      make.template operator()<1>(unit, use);
+      if (unit.valid & kLastTile) item += role.step();
+      unit = next;
+    }
+  } else if constexpr (kAhead) {
     take_scales();
     Unit next = stream.next();
     records.load_scales(next);

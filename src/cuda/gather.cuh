@@ -134,12 +134,48 @@ struct Share {
 
 constexpr std::uint32_t kLastTile = 0x100;  // with a unit's valid bits: the item's last tile
 
-// One tile's 8 tokens of a warp, as its lanes see it: four lanes a token.
+// How the lanes of a warp share its 8 tokens of a tile. Each token is four lanes', but a load is to ask for whole lines of 128
+// bytes: it takes two panels of four tokens. So a lane and its partner, two tokens on, take a panel each of both their tokens.
+struct Lane {
+  static __device__ std::uint32_t token() { return threadIdx.x % 32 / 4; }
+  static __device__ std::uint32_t chunk() { return threadIdx.x % 4; }  // of a panel, 16 codes or 8 words
+  // Its token is the second one of the two, and its panels are the second ones of pairs.
+  static __device__ bool is_second() { return (threadIdx.x & 8) != 0; }
+  template <typename T>
+  static __device__ T partners(T x) {
+    return __shfl_xor_sync(~0u, x, 8);
+  }
+};
+
+// Of a token's seven scale bytes those of the first or second panels of pairs, and behind them the last one.
+__device__ inline std::uint32_t tail_scales(std::uint32_t low, std::uint32_t high, bool second) {
+  return ptx::prmt(low, high, second ? 0x6531 : 0x6420);
+}
+
+// One tile's 8 tokens of a warp, as a lane sees it. kBoth: it knows its partner's token as well, else it asks for it.
+template <bool kBoth>
 struct Unit {
-  const std::uint8_t* record;  // nullptr: no such token, or an invalid index
-  uint2 tail;                  // scale bytes from a page's tail; a Stream's: see tail()
-  const float* side;           // scales of a side tensor
-  std::uint32_t valid;         // bit per token; kLastTile
+  static constexpr int kKnown = kBoth ? 2 : 1;  // tokens, in their order
+  std::uint64_t record[kKnown];                 // address; 0: no such token, or an invalid index
+  const float* side[kKnown];                    // scales of a side tensor
+  uint2 tail;                                   // scale bytes from a page's tail; a Stream's: see tail()
+  std::uint32_t valid;                          // bit per token; kLastTile
+
+  __device__ std::uint64_t own() const { return kBoth && Lane::is_second() ? record[kKnown - 1] : record[0]; }
+  // Of both tokens.
+  __device__ void records(std::uint64_t (&of)[2]) const { both(record, of); }
+  __device__ void sides(std::uint64_t (&of)[2]) const {
+    std::uint64_t known[kKnown];
+    for (int n = 0; n < kKnown; ++n) known[n] = reinterpret_cast<std::uint64_t>(side[n]);
+    both(known, of);
+  }
+
+ private:
+  static __device__ void both(const std::uint64_t (&known)[kKnown], std::uint64_t (&of)[2]) {
+    const std::uint64_t other = kBoth ? known[kKnown - 1] : Lane::partners(known[0]);
+    of[0] = !kBoth && Lane::is_second() ? other : known[0];
+    of[1] = !kBoth && Lane::is_second() ? known[0] : other;
+  }
 };
 
 // How a list is read: for good; or before griddepcontrol_wait() and to compare with that, past L1 and in the order written.
@@ -160,8 +196,9 @@ struct LoadRelaxed {
 // All that leads to the first records is worked out before the kernel before this one in the stream has ended, from lists that it
 // may change yet. Once it has (griddepcontrol_wait), first() yields the unit and asks for the lists again, and is_sure(),
 // when the unit's records are on their way, tells whether they say the same. If not, both are to be called again.
-template <typename Format, typename Work>
+template <typename Format, typename Work, bool kBoth>
 class Stream {
+  using Unit = cuda::Unit<kBoth>;
   static constexpr int kTokens = 8, kAhead = 32 / kTokens;  // of a tile; tiles that one load of indices serves
 
  public:
@@ -235,9 +272,15 @@ class Stream {
   }
 
   // Scale bytes from a page's tail, of the unit that next() returned last.
+  // If both tokens are known, what Records makes of them.
   __device__ uint2 tail() const {
     const int from = count_ != 0 ? from_ - kTokens : from_;
-    return {__shfl_sync(~0u, tail_.x, from), __shfl_sync(~0u, tail_.y, from)};
+    const auto of = [&](int n) {
+      return uint2{__shfl_sync(~0u, tail_.x, lane(from, n)), __shfl_sync(~0u, tail_.y, lane(from, n))};
+    };
+    if constexpr (!kBoth) return of(0);
+    const uint2 one = of(0), two = of(1);
+    return {tail_scales(one.x, one.y, Lane::is_second()), tail_scales(two.x, two.y, Lane::is_second())};
   }
 
  private:
@@ -248,13 +291,20 @@ class Stream {
   // The unit of tile_.
   __device__ Unit known() const {
     Unit unit{};
-    unit.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, record_, from_));
-    if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      unit.side = reinterpret_cast<const float*>(__shfl_sync(~0u, reinterpret_cast<std::uint64_t>(scales_), from_));
+#pragma unroll
+    for (int n = 0; n < Unit::kKnown; ++n) {
+      unit.record[n] = __shfl_sync(~0u, record_, lane(from_, n));
+      if constexpr (Format::kScaling == Scaling::kSideFloat) {
+        unit.side[n] =
+            reinterpret_cast<const float*>(__shfl_sync(~0u, reinterpret_cast<std::uint64_t>(scales_), lane(from_, n)));
+      }
     }
     unit.valid = (valid_ >> tile_ * kTokens & 0xff) | (ends_ && tile_ + 1 == count_ ? kLastTile : 0);
     return unit;
   }
+
+  // The lane that knows the n-th of the tokens that this one has to know, where `from` knows its own.
+  static __device__ int lane(int from, int n) { return kBoth ? (from & ~2) + 2 * n : from; }
 
   // The list of which this lane holds what is to be known: of an item's two, one each in even and odd lanes.
   static __device__ int list() { return threadIdx.x % 2; }
@@ -349,8 +399,8 @@ class Stream {
   std::int32_t asked_ = -1;                    // what it says
   std::int32_t said_ = -1, asked_again_ = -1;  // of the first, before and behind griddepcontrol_wait()
   int asked_source_ = 0, asked_count_ = 0, tile_ = 0, count_ = 0;
-  int from_ = threadIdx.x % 32 / 4;  // the lane that knows this one's token of tile_
-  bool ends_ = false;                // the tiles at hand end their item
+  int from_ = static_cast<int>(Lane::token());  // the lane that knows this one's token of tile_
+  bool ends_ = false;                           // the tiles at hand end their item
   std::uint32_t valid_ = 0;
   std::uint64_t record_ = 0;
   const std::uint8_t* scales_ = nullptr;  // of a page's tail or a side tensor
@@ -362,63 +412,71 @@ class Stream {
 // A warp's tokens between memory and the tile: the pieces of the unit that is loaded, and its scales. Most pieces wait in
 // registers. A thread's wait for one load is a wait for all it has issued, so those of the right half travel to a place of the
 // thread's own in shared memory instead: then each part is on its way while the other is converted.
-// kWordsApart: 16-bit words behind codes take a way of their own, straight to their tile: copy_words().
-template <typename Format, bool kWordsApart = false>
+enum class Way {
+  kAside,       // as that
+  kWordsApart,  // and 16-bit words behind codes go straight to their tile: copy_words()
+  kTaken        // all travel to registers, of which there are enough for two units: take()
+};
+template <typename Format, bool kBoth, Way kWay = Way::kAside>
 class Records {
   using Piece = Pieces<Format>;
+  using Unit = cuda::Unit<kBoth>;
+  static constexpr bool kWordsApart = kWay == Way::kWordsApart, kTaken = kWay == Way::kTaken;
+  static_assert(!kTaken || (Piece::kWhole && Piece::kAside == 0));
   static constexpr int kCount = kWordsApart ? Piece::kCodes : Piece::kCount;  // pieces of the common way
   static constexpr int kFirstAside = Piece::kCount - Piece::kAside;           // the first that waits aside
   static constexpr int upto(int to) { return to < kCount ? to : kCount; }
 
  public:
   // `aside`: shared memory of this thread, 16 bytes every kAsideStride.
-  __device__ Records(int row, std::uint32_t aside) : aside_(aside) {
-    const std::uint32_t lane = threadIdx.x % 32, j = lane % 4, token = lane / 4, first = token & ~2;
-    lane_bytes_ = j * 16;
-    codes_ = second() * kPanelBytes + chunk_offset(row + first, 2 * j);
-    single_ = chunk_offset(row + token, 2 * j);
+  __device__ Records(std::uint32_t row, std::uint32_t aside) : aside_(aside) {
+    const std::uint32_t token = Lane::token() & ~2u, chunk = Lane::chunk(), second = Lane::is_second();
+    codes_from_ = second * kPanelColumns + chunk * 16;
+    codes_ = second * kPanelBytes + chunk_offset(row + token, 2 * chunk);
+    single_ = chunk_offset(row + Lane::token(), 2 * chunk);
     // Odd tokens take the halves of a panel the other way round: eight lanes write eight banks.
-    words_half_ = second() ^ (token & 1);
-    words_ = chunk_offset(row + first, words_half_ * 4 + j);
+    const std::uint32_t half = second ^ token % 2;
+    words_from_ = half * 64 + chunk * 16;
+    words_ = chunk_offset(row + token, half * 4 + chunk);
   }
 
-  // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses. kRoomy: the thread has registers for all pieces at
-  // once, and units without a valid token are frequent enough to be looked for (few heads).
+  // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses. kRoomy: units without a valid token are frequent enough
+  // to be looked for (few heads).
   template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
     if (kRoomy && (unit.valid & 0xff) == 0) return;
-    // What is added to these addresses is known to the compiler, and they are not, so that the loads share them: a register that
-    // another address is to be made in must wait until the load before has been taken.
-    const Sources from(*this, unit, zero);
+    const Sources<kFrom, upto(kTo)> sources(*this, unit, zero);
     each<kFrom, upto(kTo)>([&]<int kPiece>() {
+      const auto [from, there] = sources.template of<kPiece>();
       if constexpr (kPiece >= kFirstAside) {
-        ptx::cp_async_16(slot(kPiece), from.template of<kPiece>(), from.template valid<kPiece>() ? 16 : 0);
+        ptx::cp_async_16(slot(kPiece), from, there ? 16 : 0);
       } else {
-        uint4& to = data_[Piece::place(kPiece)];
+        uint4& to = coming_[Piece::place(kPiece)];
         to = {0, 0, 0, 0};
-        if (from.template valid<kPiece>()) to = ptx::ld_global_nc_no_allocate(from.template of<kPiece>());
+        if (there) to = ptx::ld_global_nc_no_allocate(from);
       }
     });
     if constexpr (upto(kTo) > kFirstAside) ptx::cp_async_commit_group();
   }
 
   // Returns 0 when the pieces that travel to registers are there.
-  __device__ std::uint32_t loaded() const { return ptx::zero_behind(data_[Piece::kFlight - Piece::kAside - 1].x); }
+  __device__ std::uint32_t loaded() const { return ptx::zero_behind(coming_[Piece::kFlight - Piece::kAside - 1].x); }
 
   // Has L2 ask for a unit's records, 128 bytes by a lane at a time.
   __device__ void prefetch(const Unit& unit, bool when) const {
 #pragma unroll
     for (int from = 0; from < Format::kRecordBytes; from += 512) {
-      const std::uint32_t at = from + 8 * lane_bytes_;
-      ptx::prefetch_l2(unit.record + at, when && unit.record && at < Format::kRecordBytes);
+      const std::uint32_t at = from + Lane::chunk() * 128;
+      ptx::prefetch_l2(pointer(unit.own() + at), when && unit.own() != 0 && at < Format::kRecordBytes);
     }
   }
 
   // Words straight to the tile at `keys`, for finish_words().
   __device__ void copy_words(const Unit& unit, std::uint32_t keys) const {
-    const Sources from(*this, unit, 0);
+    const Sources<Piece::kCodes, Piece::kCount> sources(*this, unit, 0);
     each<Piece::kCodes, Piece::kCount>([&]<int kPiece>() {
-      ptx::cp_async_16(word_place<kPiece>(keys), from.template of<kPiece>(), from.template valid<kPiece>() ? 16 : 0);
+      const auto [from, there] = sources.template of<kPiece>();
+      ptx::cp_async_16(word_place<kPiece>(keys), from, there ? 16 : 0);
     });
     ptx::cp_async_commit_group();
   }
@@ -436,27 +494,46 @@ class Records {
   __device__ void load_scales(const Unit& unit) {
     next_ = {};
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) next_ = unit.tail;
-    if constexpr (kFloatScales) {
-      const float* mine = float_scales(unit);
-      const auto of_pair = [&](const float* scales) {
-        return scales ? __float_as_uint(__ldg(scales + scale_of(threadIdx.x % 4))) : 0;
+    if constexpr (kFloatScales && kBoth) {
+      const auto of = [&](int n) {
+        const float* scales = float_scales(unit.record[n], unit.side[n]);
+        const std::uint32_t at = kPerLane * Lane::chunk() + (kPerLane > 1 && Lane::is_second() ? 1 : 0);
+        return unit.record[n] != 0 ? __float_as_uint(__ldg(scales + at)) : 0;
       };
-      next_ = in_order(of_pair(mine), of_pair(partners(mine)));
+      next_ = {of(0), of(1)};
+    } else if constexpr (kFloatScales) {
+      const float* scales = float_scales(unit.record[0], unit.side[0]) + kPerLane * Lane::chunk();
+      if (unit.record[0] != 0) {
+        next_ = {__float_as_uint(__ldg(scales)), kPerLane > 1 ? __float_as_uint(__ldg(scales + 1)) : 0};
+      }
     }
   }
   __device__ void use_scales() {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) use_scales(next_);
     if constexpr (kFloatScales) {
-      scales_ = {split_scale(__uint_as_float(next_.x), Format::kFlavour),
-                 split_scale(__uint_as_float(next_.y), Format::kFlavour)};
+      const std::uint32_t x = split_scale(__uint_as_float(next_.x), Format::kFlavour);
+      const std::uint32_t y = kBoth || kPerLane > 1 ? split_scale(__uint_as_float(next_.y), Format::kFlavour) : x;
+      if constexpr (kBoth) {
+        scales_ = {x, y};
+      } else {
+        exchange(Lane::is_second() ? y : x, Lane::is_second() ? x : y);
+      }
     }
   }
-  // `tail`: scale bytes of this lane's token.
+  // `tail`: a Stream's, or the scale bytes of this lane's token.
   __device__ void use_scales(uint2 tail) {
-    // Those of this lane's panels, and of the single piece.
-    const auto mine = [](std::uint32_t low, std::uint32_t high) { return ptx::prmt(low, high, second() ? 0x6531 : 0x6420); };
     static_assert(Format::kScaling != Scaling::kTailUe8m0 || Piece::kCodes == 7);
-    scales_ = in_order(mine(tail.x, tail.y), mine(partners(tail.x), partners(tail.y)));
+    if constexpr (kBoth) {
+      scales_ = tail;
+    } else {
+      exchange(tail_scales(tail.x, tail.y, Lane::is_second()), tail_scales(tail.x, tail.y, !Lane::is_second()));
+    }
+  }
+
+  // Takes what has come, so that the next unit can be asked for before this one is converted.
+  __device__ void take() {
+#pragma unroll
+    for (int k = 0; k < Piece::kFlight; ++k) taken_[k] = coming_[k];
   }
 
   // Takes what lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
@@ -466,7 +543,7 @@ class Records {
     std::uint32_t there = 0;
     if constexpr (Piece::kAside > 0) ptx::cp_async_wait_all();
     each<kFirstAside, kRoomy ? Piece::kCount : Piece::kCodes>([&]<int kPiece>() {
-      uint4& to = data_[Piece::place(kPiece)];
+      uint4& to = at_hand(kPiece);
       to = ptx::ld_shared(slot(kPiece));
       there |= to.x;
     });
@@ -480,9 +557,8 @@ class Records {
     if (kRoomy && (unit.valid & 0xff) == 0) {  // nothing was asked for
       each<kFrom, kTo>([&]<int kPiece>() {
         if constexpr (kPiece < Piece::kCodes) {
-          const std::uint32_t to = code_place<kPiece>(keys);
-          ptx::st_shared(to, uint4{});
-          ptx::st_shared(to ^ 16, uint4{});
+          ptx::st_shared(code_place<kPiece>(keys, 0), uint4{});
+          ptx::st_shared(code_place<kPiece>(keys, 1), uint4{});
         } else {
           ptx::st_shared(word_place<kPiece>(keys), uint4{});
         }
@@ -490,20 +566,22 @@ class Records {
       return;
     }
     if constexpr (kFrom < kCodesTo) {
-      std::uint32_t slow = 0;
-      each<kFrom, kCodesTo>([&]<int kPiece>() { slow |= nan_codes(data_[Piece::place(kPiece)]); });
-      slow = (slow & kNanCodes) | slow_scales<kFrom, kCodesTo>();
-      if (!__any_sync(~0u, slow != 0)) {
-        each<kFrom, kCodesTo>([&]<int kPiece>() {
-          store_codes(code_place<kPiece>(keys), data_[Piece::place(kPiece)], multiplier(kPiece));
-        });
-      } else {
-        convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
-      }
+      // Whether that was right is asked for behind the stores: nothing waits for the answer.
+      std::uint32_t slow = slow_scales<kFrom, kCodesTo>();
+      each<kFrom, kCodesTo>([&]<int kPiece>() {
+        const uint4 x = at_hand(kPiece);
+        const Multiplier by = multiplier(kPiece);
+        slow |= nan_codes(x) & kNanCodes;
+        ptx::st_shared(code_place<kPiece>(keys, 0), uint4{scaled<false>(x.x, by), scaled<true>(x.x, by),
+                                                          scaled<false>(x.y, by), scaled<true>(x.y, by)});
+        ptx::st_shared(code_place<kPiece>(keys, 1), uint4{scaled<false>(x.z, by), scaled<true>(x.z, by),
+                                                          scaled<false>(x.w, by), scaled<true>(x.w, by)});
+      });
+      if (__any_sync(~0u, slow != 0)) convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), upto(kTo)>([&]<int kPiece>() {
-      if constexpr (!kRoomy && kPiece >= kFirstAside) data_[Piece::place(kPiece)] = ptx::ld_shared(slot(kPiece));
-      const uint4 x = data_[Piece::place(kPiece)];
+      if constexpr (!kRoomy && kPiece >= kFirstAside) at_hand(kPiece) = ptx::ld_shared(slot(kPiece));
+      const uint4 x = at_hand(kPiece);
       ptx::st_shared(word_place<kPiece>(keys), nan_to_zero ? drop_nans(x) : x);
     });
   }
@@ -511,67 +589,66 @@ class Records {
  private:
   static constexpr bool kFloatScales =
       Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat;
+  // Of these those that a lane of a token's four reads: of a pair of panels.
+  static constexpr int kPerLane = Format::kScaling == Scaling::kSideFloat ? 2 : 1;
+  static_assert(!kFloatScales || (Piece::kCodes == 8 && kPerLane * Format::kScaleTile == 2 * kPanelColumns));
 
-  // Pieces of codes that are one of a pair: of a lane's first or second token.
+  // Pieces of codes come in pairs, of the lane's two tokens; if their number is odd, the last one is of its own token alone: of
+  // one panel of all 8 tokens.
   static constexpr int kPaired = Piece::kCodes & ~1;
   static constexpr bool is_single(int piece) { return kPaired <= piece && piece < Piece::kCodes; }
 
-  // Of a pair of panels this lane takes the second one; of its two tokens it shares the second one's records with its partner.
-  static __device__ std::uint32_t second() { return threadIdx.x / 8 & 1; }
-  template <typename T>
-  static __device__ T partners(T mine) {
-    return __shfl_xor_sync(~0u, mine, 8);
-  }
-  template <typename T>
-  static __device__ const T* partners(const T* mine) {
-    return reinterpret_cast<const T*>(partners(reinterpret_cast<std::uint64_t>(mine)));
-  }
-  // This lane's token's and its partner's, by tokens.
-  static __device__ uint2 in_order(std::uint32_t mine, std::uint32_t partners) {
-    return second() ? uint2{partners, mine} : uint2{mine, partners};
+  static __device__ const std::uint8_t* pointer(std::uint64_t address) {
+    return reinterpret_cast<const std::uint8_t*>(address);
   }
 
-  // Where a unit's pieces are read.
+  // Where pieces [kFrom, kTo) of a unit are read. What a piece's number adds to these addresses is known to the compiler, and they
+  // are not, so that the loads share them: a register that another address is to be made in must wait until the load before
+  // has been taken.
+  template <int kFrom, int kTo>
   struct Sources {
-    const std::uint8_t *codes[2], *single, *words[2];  // of the two tokens, without what the piece's number adds
+    const std::uint8_t *codes[2], *words[2], *single;
     bool there[2], single_there;
     __device__ Sources(const Records& its, const Unit& unit, std::uint32_t zero) {
-      const std::uint8_t* partner = partners(unit.record);
-      const std::uint8_t* records[2] = {second() ? partner : unit.record, second() ? unit.record : partner};
-      single_there = unit.record != nullptr;
-      single = ptx::opaque(unit.record + (its.lane_bytes_ + zero));
+      std::uint64_t records[2];
+      unit.records(records);
 #pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        there[s] = records[s] != nullptr;
-        codes[s] = ptx::opaque(records[s] + (its.lane_bytes_ + zero + second() * kPanelColumns));
-        words[s] = ptx::opaque(records[s] + (its.lane_bytes_ + zero + its.words_half_ * kPanelColumns));
+      for (int n = 0; n < 2; ++n) {
+        there[n] = records[n] != 0;
+        codes[n] = ptx::opaque(pointer(records[n] + (its.codes_from_ + zero)));
+        words[n] = ptx::opaque(pointer(records[n] + (its.words_from_ + zero)));
       }
+      single_there = unit.own() != 0;
+      single = ptx::opaque(pointer(unit.own() + (Lane::chunk() * 16 + zero)));
     }
+    struct Source {
+      const std::uint8_t* from;
+      bool there;
+    };
     template <int kPiece>
-    __device__ const std::uint8_t* of() const {
+    __device__ Source of() const {
       constexpr int kWord = kPiece - Piece::kCodes;
-      if constexpr (kWord >= 0) return words[kWord % 2] + (Format::kRopeOffset + kWord / 2 * kPanelRowBytes);
-      if constexpr (is_single(kPiece)) return single + kPiece * kPanelColumns;
-      return codes[kPiece % 2] + kPiece / 2 * (2 * kPanelColumns);
-    }
-    template <int kPiece>
-    __device__ bool valid() const {
-      if constexpr (is_single(kPiece)) return single_there;
-      return there[(kPiece < Piece::kCodes ? kPiece : kPiece - Piece::kCodes) % 2];
+      if constexpr (kWord >= 0) {
+        return {words[kWord % 2] + (Format::kRopeOffset + kWord / 2 * kPanelRowBytes), there[kWord % 2]};
+      } else if constexpr (is_single(kPiece)) {
+        return {single + kPiece * kPanelColumns, single_there};
+      } else {
+        return {codes[kPiece % 2] + kPiece / 2 * (2 * kPanelColumns), there[kPiece % 2]};
+      }
     }
   };
 
-  // Where in a tile they belong. The second token is two rows below the first: another 256 bytes, and another swizzle.
+  // And where in a tile they belong. The second token is two rows below the first: 256 bytes, and another swizzle.
   static constexpr std::uint32_t kSecondToken = 2 * kPanelRowBytes | 2 * 16;
   template <int kPiece>
-  __device__ std::uint32_t code_place(std::uint32_t keys) const {
-    if constexpr (is_single(kPiece)) return keys + kPiece * kPanelBytes + single_;
-    return keys + kPiece / 2 * (2 * kPanelBytes) + (codes_ ^ (kPiece % 2 * kSecondToken));
+  __device__ std::uint32_t code_place(std::uint32_t keys, std::uint32_t chunk) const {
+    if constexpr (is_single(kPiece)) return keys + (single_ ^ chunk * 16) + kPiece * kPanelBytes;
+    return keys + (codes_ ^ (kPiece % 2 * kSecondToken + chunk * 16)) + kPiece / 2 * (2 * kPanelBytes);
   }
   template <int kPiece>
   __device__ std::uint32_t word_place(std::uint32_t keys) const {
     constexpr int kWord = kPiece - Piece::kCodes;
-    return keys + Piece::panel(kPiece) * kPanelBytes + (words_ ^ (kWord % 2 * kSecondToken));
+    return keys + (words_ ^ kWord % 2 * kSecondToken) + Piece::panel(kPiece) * kPanelBytes;
   }
 
   // body.operator()<i>() for i in [kFrom, kTo).
@@ -587,35 +664,38 @@ class Records {
 
   // By the definition, from memory again, a code at a time: for NaN codes and scales that the fast arithmetic cannot hold.
   __device__ void convert_slowly(const Unit& unit, int from, int to, bool nan_to_zero, std::uint32_t keys) const {
-    const std::uint8_t* partner = partners(unit.record);
-    const float *floats = nullptr, *partners_floats = nullptr;
-    if constexpr (kFloatScales) floats = float_scales(unit), partners_floats = partners(floats);
+    const std::uint32_t second = Lane::is_second();
+    std::uint64_t records[2];
+    unit.records(records);
+    std::uint64_t sides[2] = {};
+    if constexpr (Format::kScaling == Scaling::kSideFloat) unit.sides(sides);
 #pragma unroll 1
     for (int k = from * 4; k < to * 4; ++k) {
       const int piece = k / 4, i = k % 4;
-      const bool single = is_single(piece), mine = single || piece % 2 == static_cast<int>(second());
-      const int panel = single ? piece : piece / 2 * 2 + static_cast<int>(second());
-      const std::uint8_t* record = mine ? unit.record : partner;
+      const bool single = is_single(piece);
+      const std::uint32_t n = single ? second : piece % 2, panel = single ? piece : piece / 2 * 2 + second;
+      const std::uint64_t record = n ? records[1] : records[0];
       uint2 pairs{};
-      if (record) {
+      if (record != 0) {
         float scale;
         if constexpr (kFloatScales) {
-          scale = __ldg((mine ? floats : partners_floats) + panel * kPanelColumns / Format::kScaleTile);
+          const auto side = reinterpret_cast<const float*>(n ? sides[1] : sides[0]);
+          scale = __ldg(float_scales(record, side) + panel * kPanelColumns / Format::kScaleTile);
         } else {
-          scale = ue8m0_to_float(scale_byte(single ? static_cast<int>(second()) : piece % 2, single ? 3 : piece / 2));
+          scale = ue8m0_to_float(scale_byte(n, single ? 3 : piece / 2));
         }
         std::uint32_t word =
-            __ldg(reinterpret_cast<const std::uint32_t*>(record + panel * kPanelColumns + lane_bytes_) + i);
+            __ldg(reinterpret_cast<const std::uint32_t*>(record + panel * kPanelColumns + Lane::chunk() * 16) + i);
 #pragma unroll 1
-        for (int n = 0; n < 4; ++n, word >>= 8) {
+        for (int code = 0; code < 4; ++code, word >>= 8) {
           const std::uint32_t element = slow_element<Format>(word & 0xff, scale, nan_to_zero) << 16;
           pairs.x = __funnelshift_r(pairs.x, pairs.y, 16);
           pairs.y = (pairs.y >> 16) | element;
         }
       }
       const std::uint32_t place =
-          single ? piece * kPanelBytes + single_ : piece / 2 * (2 * kPanelBytes) + (codes_ ^ (piece % 2 * kSecondToken));
-      ptx::st_shared(keys + (place ^ (i / 2 * 16)) + i % 2 * 8, pairs);
+          single ? piece * kPanelBytes + single_ : piece / 2 * (2 * kPanelBytes) + (codes_ ^ n * kSecondToken);
+      ptx::st_shared(keys + (place ^ i / 2 * 16) + i % 2 * 8, pairs);
     }
   }
 
@@ -625,21 +705,22 @@ class Records {
   }
 
   // A token's float scales.
-  static __device__ const float* float_scales(const Unit& unit) {
-    if (unit.record == nullptr) return nullptr;
-    if constexpr (Format::kScaling == Scaling::kSideFloat) return unit.side;
-    return reinterpret_cast<const float*>(unit.record + Format::kNope);
+  static __device__ const float* float_scales(std::uint64_t record, const float* side) {
+    if constexpr (Format::kScaling == Scaling::kSideFloat) return side;
+    return reinterpret_cast<const float*>(record + Format::kNope);
   }
-  // Of a token's scales that of this lane's panel of a pair.
-  static __device__ int scale_of(int pair) {
-    return (2 * pair + static_cast<int>(second())) * kPanelColumns / Format::kScaleTile;
+
+  // A lane's own token's scales of its panels, and of its partner's panels.
+  __device__ void exchange(std::uint32_t mine, std::uint32_t others) {
+    const std::uint32_t got = Lane::partners(others);
+    scales_ = Lane::is_second() ? uint2{got, mine} : uint2{mine, got};
   }
-  __device__ std::uint32_t scale_byte(int token, int k) const {
+  __device__ std::uint32_t scale_byte(std::uint32_t token, int k) const {
     return (token ? scales_.y : scales_.x) >> (k * 8) & 0xff;
   }
   __device__ Multiplier multiplier(int piece) const {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
-      if (is_single(piece)) return ue8m0_multiplier((second() ? scales_.y : scales_.x) >> 24);
+      if (is_single(piece)) return ue8m0_multiplier(scale_byte(Lane::is_second(), 3));
       return ue8m0_multiplier(scale_byte(piece % 2, piece / 2));
     }
     return float_multiplier(__shfl_sync(~0u, piece % 2 ? scales_.y : scales_.x, piece / 2, 4));
@@ -650,7 +731,7 @@ class Records {
   __device__ std::uint32_t slow_scales() const {
     if constexpr (Format::kScaling == Scaling::kTailUe8m0) {
       std::uint32_t tops = 0;
-      for (int piece = kFrom; piece < kTo; ++piece) tops |= 0x80u << (is_single(piece) ? 24 : piece / 2 * 8);
+      for (int piece = kFrom; piece < kTo; ++piece) tops |= 0x80u << (is_single(piece) ? 3 : piece / 2) * 8;
       return large_scales(scales_.x, tops) | large_scales(scales_.y, tops);
     } else {  // of any piece: each lane looks at its own
       return (scales_.x & kLargeScale) == kLargeScale || (scales_.y & kLargeScale) == kLargeScale;
@@ -663,19 +744,13 @@ class Records {
            cuda::nan_codes<kFlavour>(x.w);
   }
 
-  // A piece's 16 codes to its panel.
-  static __device__ void store_codes(std::uint32_t to, const uint4& x, const Multiplier& by) {
-    ptx::st_shared(to,
-                   uint4{scaled<false>(x.x, by), scaled<true>(x.x, by), scaled<false>(x.y, by), scaled<true>(x.y, by)});
-    ptx::st_shared(to ^ 16,
-                   uint4{scaled<false>(x.z, by), scaled<true>(x.z, by), scaled<false>(x.w, by), scaled<true>(x.w, by)});
-  }
-
   __device__ std::uint32_t slot(int piece) const { return aside_ + (piece - kFirstAside) * kAsideStride; }
 
-  uint4 data_[Piece::kFlight] = {};
-  uint2 scales_{}, next_{};  // as multiplier() wants them, a word for each of the lane's tokens; as they were read
-  std::uint32_t codes_, single_, words_, words_half_, lane_bytes_, aside_;
+  __device__ uint4& at_hand(int piece) { return kTaken ? taken_[Piece::place(piece)] : coming_[Piece::place(piece)]; }
+
+  uint4 coming_[Piece::kFlight] = {}, taken_[kTaken ? Piece::kFlight : 1];
+  uint2 scales_{}, next_{};  // as multiplier() wants them, a word of each of the two tokens; as they were read
+  std::uint32_t codes_from_, codes_, single_, words_from_, words_, aside_;
 };
 
 }  // namespace pasa::cuda

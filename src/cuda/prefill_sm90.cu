@@ -295,16 +295,17 @@ __device__ void convert(const Params& params, Smem<Format>& smem, Address<Format
   const bool nan_to_zero = params.args.nan_to_zero;
   const auto unit = [&](const Tile& tile, int half) {
     const int owner = tile.first + half * 8 + lane / 4;
-    Unit u{};
-    u.record = reinterpret_cast<const std::uint8_t*>(__shfl_sync(~0u, tile.from.record, owner));
+    Unit<false> u{};
+    u.record[0] = __shfl_sync(~0u, tile.from.record, owner);
     const std::uint64_t other = __shfl_sync(~0u, tile.from.other, owner);
     u.tail = {static_cast<std::uint32_t>(other), static_cast<std::uint32_t>(other >> 32)};
-    u.side = reinterpret_cast<const float*>(other);
+    u.side[0] = reinterpret_cast<const float*>(other);
     return u;
   };
   const std::uint32_t aside = at.aside() + threadIdx.x % kWarpgroup * 16;
-  Records<Format> records[2] = {{warp * kWarpTokens, aside}, {warp * kWarpTokens + 8, aside + kWarpgroup * 16}};
-  Unit units[2];
+  Records<Format, false> records[2] = {Records<Format, false>(warp * kWarpTokens, aside),
+                                       Records<Format, false>(warp * kWarpTokens + 8, aside + kWarpgroup * 16)};
+  Unit<false> units[2];
 
   Walk<Format> walk(params, smem);
   Place<Tiling<Format>::kSlots> place;
@@ -330,7 +331,7 @@ __device__ void convert(const Params& params, Smem<Format>& smem, Address<Format
       records[half].use_scales();
       records[half].template convert<0, Piece::kLeft>(units[half], nan_to_zero, keys);
     }
-    Unit following[2];
+    Unit<false> following[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       following[half] = unit(next, half);
