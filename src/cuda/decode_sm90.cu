@@ -218,21 +218,24 @@ constexpr int mergers(int ranks) { return static_cast<int>(std::bit_floor(static
 struct Cost {
   double ends, ends_per_head, tile, tile_per_head, merge, merge_per_head, merge_per_rank;
   double surplus_per_head;  // where more ranks push than merge
+  double crowd;             // of a tile, where every multiprocessor asks memory for one
 
-  double of(int heads, double tiles, int ranks) const {
+  // busy: of the multiprocessors, those that run blocks.
+  double of(int heads, double tiles, int ranks, double busy) const {
     double merging = ranks == 1 ? 0 : merge + merge_per_head * heads + merge_per_rank * ranks;
     merging += surplus_per_head * heads * (static_cast<double>(ranks) / mergers(ranks) - 1);
-    return ends + ends_per_head * heads + (tile + tile_per_head * heads) * tiles + merging;
+    return ends + ends_per_head * heads + (tile + tile_per_head * heads + crowd * busy) * tiles + merging;
   }
 };
 
 // Fitted to an H200's times at T = 1 to 64, 16 to 128 heads, every shape; less 2300 cycles that a launch costs with any.
-constexpr Cost kCosts[] = {{3636, 34, 3839, 1, 214, 119, 244, 25},   // kMany
-                           {1661, 138, 2581, 42, 282, 81, 9, 212}};  // kFew
+constexpr Cost kCosts[] = {{7926, 41, 2616, 1, 288, 90, 348, 18, 1490},     // kMany
+                           {1837, 161, 1819, 31, 113, 85, 39, 233, 1641}};  // kFew
 
 // The shape that finishes first: rounds of items.
 Detail choose_shape(const Problem& problem, std::initializer_list<Family> families) {
   const std::int64_t keys = problem.average_keys();
+  const int sms = device(problem.device_index).sms;
   Detail best{};
   double least = 0;
   const auto consider = [&](Family family, int group_heads, int ranks, const Variant& its) {
@@ -246,7 +249,9 @@ Detail choose_shape(const Problem& problem, std::initializer_list<Family> famili
     if (family == Family::kFew && mergers(ranks) < ranks && rounds > 1) return;
     const std::int64_t each = (keys / std::max(1, problem.splits) + ranks - 1) / ranks;
     const auto tiles = static_cast<double>(std::max<std::int64_t>(1, (each + kTileTokens - 1) / kTileTokens));
-    const double cost = static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, ranks);
+    const double busy = static_cast<double>(std::min(items, detail.clusters) * ranks) / sms;
+    const double cost =
+        static_cast<double>(rounds) * kCosts[static_cast<int>(family)].of(group_heads, tiles, ranks, busy);
     if (best.clusters == 0 || cost < least) best = detail, least = cost;
   };
   for (const Family family : families) {

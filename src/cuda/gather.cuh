@@ -566,18 +566,26 @@ class Records {
       return;
     }
     if constexpr (kFrom < kCodesTo) {
-      // Whether that was right is asked for behind the stores: nothing waits for the answer.
-      std::uint32_t slow = slow_scales<kFrom, kCodesTo>();
-      each<kFrom, kCodesTo>([&]<int kPiece>() {
-        const uint4 x = at_hand(kPiece);
-        const Multiplier by = multiplier(kPiece);
-        slow |= nan_codes(x) & kNanCodes;
-        ptx::st_shared(code_place<kPiece>(keys, 0), uint4{scaled<false>(x.x, by), scaled<true>(x.x, by),
-                                                          scaled<false>(x.y, by), scaled<true>(x.y, by)});
-        ptx::st_shared(code_place<kPiece>(keys, 1), uint4{scaled<false>(x.z, by), scaled<true>(x.z, by),
-                                                          scaled<false>(x.w, by), scaled<true>(x.w, by)});
-      });
-      if (__any_sync(~0u, slow != 0)) convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
+      const auto is_slow = [&] {
+        std::uint32_t slow = 0;
+        each<kFrom, kCodesTo>([&]<int kPiece>() { slow |= nan_codes(at_hand(kPiece)); });
+        return __any_sync(~0u, ((slow & kNanCodes) | slow_scales<kFrom, kCodesTo>()) != 0);
+      };
+      const auto store = [&] {
+        each<kFrom, kCodesTo>([&]<int kPiece>() {
+          const uint4 x = at_hand(kPiece);
+          const Multiplier by = multiplier(kPiece);
+          ptx::st_shared(code_place<kPiece>(keys, 0), uint4{scaled<false>(x.x, by), scaled<true>(x.x, by),
+                                                            scaled<false>(x.y, by), scaled<true>(x.y, by)});
+          ptx::st_shared(code_place<kPiece>(keys, 1), uint4{scaled<false>(x.z, by), scaled<true>(x.z, by),
+                                                            scaled<false>(x.w, by), scaled<true>(x.w, by)});
+        });
+      };
+      // Where registers are enough, what is stored may prove wrong: nothing waits for the answer.
+      constexpr bool kAskFirst = !kBoth && Piece::kAside > 0;
+      const bool known_slow = kAskFirst && is_slow();
+      if (!known_slow) store();
+      if (known_slow || (!kAskFirst && is_slow())) convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), upto(kTo)>([&]<int kPiece>() {
       if constexpr (!kRoomy && kPiece >= kFirstAside) at_hand(kPiece) = ptx::ld_shared(slot(kPiece));
