@@ -160,7 +160,7 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   // Keys that the blocks of other heads read as well come from L2 as it is.
   const bool alone = role.params.shape.groups == 1;
 
-  // With few heads a thread has registers for both records of a unit; and for two units whose pieces find no place aside.
+  // With few heads a thread has registers to know both tokens; and for two units, if their pieces have no place aside.
   constexpr bool kBoth = S::kRoom, kTaken = S::kRoom && Piece::kWhole && Piece::kAside == 0;
   using Unit = cuda::Unit<kBoth>;
   Stream<Format, Role, kBoth> stream(role.params.args, role, 8 * warp);

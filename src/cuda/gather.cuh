@@ -1,10 +1,10 @@
 // The converter warps: index -> page -> record -> bf16 tile in shared memory, whatever the KV format.
 //
-// Four lanes share a token; a warp takes 8 tokens of a tile. A token's record is loaded straight to registers in 16-byte
-// pieces, and the piece of the next tile is asked for as soon as the register that will hold it has been converted, so a
-// whole tile is always on its way from memory while the one before is converted: no raw ring in shared memory, no wait for
-// a free tile before the next load starts. Indices, page numbers and scale bytes run up to eight tiles ahead, one lane for
-// each of a warp's next 32 tokens.
+// A warp takes 8 tokens of a tile, four lanes a token; which of two tokens' panels are whose is told at Lane. A token's record is
+// loaded straight to registers in 16-byte pieces, and the piece of the next tile is asked for as soon as the register that
+// will hold it has been converted, so a whole tile is always on its way from memory while the one before is converted: no raw
+// ring in shared memory, no wait for a free tile before the next load starts. Indices, page numbers and scale bytes run up
+// to eight tiles ahead, one lane for each of a warp's next 32 tokens.
 //
 // e4m3 becomes bf16 without conversion instructions: sign, exponent and mantissa are moved into place, which reads as the
 // value times 2^-120, and the multiplication by 2^120 times the scale, in bf16 pairs, makes it exact (subnormals included)
@@ -25,8 +25,8 @@ namespace pasa::cuda {
 constexpr int kConverters = 256;  // threads
 constexpr int kAsideStride = 16 * kConverters;
 
-// How a format's record falls into 16-byte pieces: lane j (of a token's four) takes of every panel's codes bytes
-// [16j, 16j + 16), of its 16-bit words two pieces.
+// How a format's record falls into 16-byte pieces, by what a lane has to do: as many as panels of codes, and two for a panel of
+// 16-bit words.
 template <typename Format>
 struct Pieces {
   static constexpr int kCodes = Format::kNope / kPanelColumns;      // one piece a panel
@@ -134,8 +134,9 @@ struct Share {
 
 constexpr std::uint32_t kLastTile = 0x100;  // with a unit's valid bits: the item's last tile
 
-// How the lanes of a warp share its 8 tokens of a tile. Each token is four lanes', but a load is to ask for whole lines of 128
-// bytes: it takes two panels of four tokens. So a lane and its partner, two tokens on, take a panel each of both their tokens.
+// How the lanes of a warp share its 8 tokens of a tile. Each token is four lanes'. But L1 is asked for lines of 128 bytes, once by each
+// load that wants part of one: so a load takes two panels of four tokens, not one panel of eight. A lane and its partner, two
+// tokens on, have one panel each of every pair, of both their tokens.
 struct Lane {
   static __device__ std::uint32_t token() { return threadIdx.x % 32 / 4; }
   static __device__ std::uint32_t chunk() { return threadIdx.x % 4; }  // of a panel, 16 codes or 8 words
@@ -147,7 +148,7 @@ struct Lane {
   }
 };
 
-// Of a token's seven scale bytes those of the first or second panels of pairs, and behind them the last one.
+// Of a token's seven scale bytes those of the first or second panels of pairs, and behind them that of the panel without a pair.
 __device__ inline std::uint32_t tail_scales(std::uint32_t low, std::uint32_t high, bool second) {
   return ptx::prmt(low, high, second ? 0x6531 : 0x6420);
 }
@@ -272,7 +273,7 @@ class Stream {
   }
 
   // Scale bytes from a page's tail, of the unit that next() returned last.
-  // If both tokens are known, what Records makes of them.
+  // If both tokens are known, tail_scales() of each.
   __device__ uint2 tail() const {
     const int from = count_ != 0 ? from_ - kTokens : from_;
     const auto of = [&](int n) {
@@ -581,7 +582,7 @@ class Records {
                                                             scaled<false>(x.w, by), scaled<true>(x.w, by)});
         });
       };
-      // Where registers are enough, what is stored may prove wrong: nothing waits for the answer.
+      // Where registers are enough, what has been stored may prove wrong: nothing waits for the answer.
       constexpr bool kAskFirst = !kBoth && Piece::kAside > 0;
       const bool known_slow = kAskFirst && is_slow();
       if (!known_slow) store();
@@ -718,7 +719,7 @@ class Records {
     return reinterpret_cast<const float*>(record + Format::kNope);
   }
 
-  // A lane's own token's scales of its panels, and of its partner's panels.
+  // mine, others: the scales of this lane's token, of its own panels and of its partner's.
   __device__ void exchange(std::uint32_t mine, std::uint32_t others) {
     const std::uint32_t got = Lane::partners(others);
     scales_ = Lane::is_second() ? uint2{got, mine} : uint2{mine, got};
