@@ -358,67 +358,74 @@ constexpr std::uint32_t staged_offset(int head, int quad) {
 // The first kMergers threads of every block: sums of the cluster's blocks to the final output, a share of it in each block.
 template <int kMergers, typename S>
 __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at) {
-  constexpr int kHeads = S::kHeads;
+  constexpr int kQuads = kValueDim / 4, kLanes = 8, kMost = kMaxCluster / kLanes;  // lanes of a head; parts of a lane
+  static_assert(kMergers / kLanes >= S::kHeads / 2);  // a share is of half of the heads at most
   const Args& args = role.params.args;
   const auto item = role.item(i);
-  const int splits = static_cast<int>(role.ranks()), rank = static_cast<int>(role.rank()), thread = threadIdx.x;
+  const int ranks = static_cast<int>(role.ranks()), rank = static_cast<int>(role.rank());
   ptx::barrier_cluster_arrive();
 
-  constexpr int kQuads = kValueDim / 4;
-  const int quads = item.heads * kQuads, begin = quads * rank / splits, end = quads * (rank + 1) / splits;
+  const int quads = item.heads * kQuads, begin = quads * rank / ranks, end = quads * (rank + 1) / ranks;
   const int first_head = begin / kQuads, heads = (end + kQuads - 1) / kQuads - first_head;
-  const float sink = args.sink && thread < heads ? args.sink[item.head + first_head + thread] : -kInfinity;
+  const int head = static_cast<int>(threadIdx.x) / kLanes, lane = threadIdx.x % kLanes, row = first_head + head;
+  const float sink = args.sink && head < heads ? args.sink[item.head + row] : -kInfinity;
+  auto* weights = reinterpret_cast<float(*)[S::kHeads / 2]>(&smem.p);
   ptx::barrier_cluster_wait();
-  auto* parts = reinterpret_cast<Partial*>(&smem.p);  // [split][head of ours]
-  for (int split = thread / kHeads; split < splits; split += kMergers / kHeads) {
-    const int head = thread % kHeads;
-    if (head >= heads) continue;
-    const std::uint32_t from = ptx::smem_address(&smem.part[first_head + head]);
-    const float2 part = ptx::ld_shared_cluster2(ptx::map_to_rank(from, split));
-    parts[split * kHeads + head] = {part.x, part.y};
+  Partial part[kMost];
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    part[k] = {-kInfinity, 0};
+    if (head >= heads || lane + kLanes * k >= ranks) continue;
+    const std::uint32_t here = ptx::smem_address(&smem.part[row]);
+    const float2 its = ptx::ld_shared_cluster2(ptx::map_to_rank(here, lane + kLanes * k));
+    part[k] = {its.x, its.y};
   }
-  ptx::barrier_sync<1, kMergers>();
-  if (thread < heads) {  // weights in place of the maxima
-    Partial* mine = parts + thread;
-    float top = -kInfinity, sum = 0;
-    for (int s = 0; s < splits; ++s) top = fmaxf(top, mine[s * kHeads].m);
-    for (int s = 0; s < splits; ++s) {
-      Partial& part = mine[s * kHeads];
-      part.m = part.l != 0 ? ptx::ex2(part.m - top) : 0;
-      sum += part.l != 0 ? part.m * part.l : 0;
-    }
-    const int row = first_head + thread;
-    const Finish end_of_row = fast_finish(top, sum, sink);
-    for (int s = 0; s < splits; ++s) mine[s * kHeads].m *= end_of_row.scale;
-    if (row * kQuads >= begin) write_row(args, item.token, item.head + row, end_of_row.lse, top);
+  float top = -kInfinity, sum = 0;
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) top = fmaxf(top, part[k].m);
+#pragma unroll
+  for (int lanes = 1; lanes < kLanes; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    part[k].m = part[k].l != 0 ? ptx::ex2(part[k].m - top) : 0;
+    sum += part[k].l != 0 ? part[k].m * part[k].l : 0;
+  }
+#pragma unroll
+  for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  const Finish end_of_row = fast_finish(top, sum, sink);
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    if (head < heads && lane + kLanes * k < ranks) weights[lane + kLanes * k][head] = part[k].m * end_of_row.scale;
+  }
+  if (head < heads && lane == 0 && row * kQuads >= begin) {
+    write_row(args, item.token, item.head + row, end_of_row.lse, top);
   }
   ptx::barrier_sync<1, kMergers>();
   // Answers from a neighbour take long: several quads are asked for at once, each block beginning with its own.
   constexpr int kAtOnce = 4;
-  for (int first = begin + thread; first < end; first += kAtOnce * kMergers) {
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kAtOnce * kMergers) {
     const auto quad = [&](int k) { return min(first + k * kMergers, end - 1); };
-    float4 sum[kAtOnce] = {};
+    float4 all[kAtOnce] = {};
 #pragma unroll 2
-    for (int turn = 0; turn < splits; ++turn) {
-      const int s = rank + turn < splits ? rank + turn : rank + turn - splits;
+    for (int turn = 0; turn < ranks; ++turn) {
+      const int from = rank + turn < ranks ? rank + turn : rank + turn - ranks;
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
-        const int row = quad(k) / kQuads;
-        const float weight = parts[s * kHeads + row - first_head].m;
-        const std::uint32_t from = at.keys(0) + staged_offset(row, quad(k) % kQuads);
-        const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(from, s));
-        sum[k].x += weight == 0 ? 0 : weight * x.x;
-        sum[k].y += weight == 0 ? 0 : weight * x.y;
-        sum[k].z += weight == 0 ? 0 : weight * x.z;
-        sum[k].w += weight == 0 ? 0 : weight * x.w;
+        const float weight = weights[from][quad(k) / kQuads - first_head];
+        const std::uint32_t here = at.keys(0) + staged_offset(quad(k) / kQuads, quad(k) % kQuads);
+        const float4 x = ptx::ld_shared_cluster4(ptx::map_to_rank(here, from));
+        all[k].x += weight == 0 ? 0 : weight * x.x;
+        all[k].y += weight == 0 ? 0 : weight * x.y;
+        all[k].z += weight == 0 ? 0 : weight * x.z;
+        all[k].w += weight == 0 ? 0 : weight * x.w;
       }
     }
 #pragma unroll
     for (int k = 0; k < kAtOnce; ++k) {
       if (first + k * kMergers >= end) continue;
-      const int row = quad(k) / kQuads, column = quad(k) % kQuads;
-      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + row) + 4 * column;
-      *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(sum[k].x, sum[k].y), ptx::cvt_bf16x2(sum[k].z, sum[k].w)};
+      const int of = quad(k) / kQuads, column = quad(k) % kQuads * 4;
+      std::uint16_t* to = args.out + pasa::cuda::at(args.out_stride, item.token, item.head + of) + column;
+      *reinterpret_cast<uint2*>(to) = {ptx::cvt_bf16x2(all[k].x, all[k].y), ptx::cvt_bf16x2(all[k].z, all[k].w)};
     }
   }
   ptx::barrier_cluster_arrive_relaxed();  // what we read may be overwritten

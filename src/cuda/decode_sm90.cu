@@ -229,7 +229,7 @@ struct Cost {
 };
 
 // Fitted to an H200's times at T = 1 to 64, 16 to 128 heads, every shape; less 2300 cycles that a launch costs with any.
-constexpr Cost kCosts[] = {{7926, 41, 2616, 1, 288, 90, 348, 18, 1490},     // kMany
+constexpr Cost kCosts[] = {{7926, 41, 2616, 1, 50, 72, 258, 18, 1490},      // kMany
                            {1837, 161, 1819, 31, 113, 85, 39, 233, 1641}};  // kFew
 
 // The shape that finishes first: rounds of items.
