@@ -446,7 +446,7 @@ class Records {
   template <int kFrom, int kTo, bool kRoomy = false>
   __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
     if (kRoomy && (unit.valid & 0xff) == 0) return;
-    const Sources<kFrom, upto(kTo)> sources(*this, unit, zero);
+    const Sources sources(*this, unit, zero);
     each<kFrom, upto(kTo)>([&]<int kPiece>() {
       const auto [from, there] = sources.template of<kPiece>();
       if constexpr (kPiece >= kFirstAside) {
@@ -474,7 +474,7 @@ class Records {
 
   // Words straight to the tile at `keys`, for finish_words().
   __device__ void copy_words(const Unit& unit, std::uint32_t keys) const {
-    const Sources<Piece::kCodes, Piece::kCount> sources(*this, unit, 0);
+    const Sources sources(*this, unit, 0);
     each<Piece::kCodes, Piece::kCount>([&]<int kPiece>() {
       const auto [from, there] = sources.template of<kPiece>();
       ptx::cp_async_16(word_place<kPiece>(keys), from, there ? 16 : 0);
@@ -611,10 +611,9 @@ class Records {
     return reinterpret_cast<const std::uint8_t*>(address);
   }
 
-  // Where pieces [kFrom, kTo) of a unit are read. What a piece's number adds to these addresses is known to the compiler, and they
+  // Where a unit's pieces are read. What a piece's number adds to these addresses is known to the compiler, and they
   // are not, so that the loads share them: a register that another address is to be made in must wait until the load before
   // has been taken.
-  template <int kFrom, int kTo>
   struct Sources {
     const std::uint8_t *codes[2], *words[2], *single;
     bool there[2], single_there;
