@@ -134,17 +134,20 @@ pasa_tensor Case::allocate(pasa_dtype dtype, std::initializer_list<std::int64_t>
   return tensor;
 }
 
+pasa_tensor allocate_rows(Case& c, pasa_dtype dtype, std::int64_t columns, std::int64_t tokens, std::int64_t heads,
+                          Gaps gaps) {
+  if (gaps == Gaps::kNone) return c.allocate(dtype, {tokens, heads, columns});
+  const std::int64_t row = columns + (gaps == Gaps::kOdd ? 2 : kAlignedGap);
+  return c.allocate(dtype, {tokens, heads, columns}, {heads * row + (gaps == Gaps::kOdd ? 6 : row), row, 1});
+}
+
 void add_outputs(Case& c, const Outputs& outputs) {
   const std::int64_t tokens = c.tokens(), heads = c.heads();
   pasa_problem& p = c.problem;
-  if (outputs.strided) {
-    p.out = c.allocate(p.q.dtype, {tokens, heads, kValueDim}, {heads * (kValueDim + 2) + 6, kValueDim + 2, 1});
-  } else {
-    p.out = c.allocate(p.q.dtype, {tokens, heads, kValueDim});
-  }
+  p.out = allocate_rows(c, p.q.dtype, kValueDim, tokens, heads, outputs.gaps);
   const auto per_head = [&] {
-    return outputs.strided ? c.allocate(PASA_F32, {tokens, heads}, {heads + 3, 1})
-                           : c.allocate(PASA_F32, {tokens, heads});
+    return outputs.gaps == Gaps::kNone ? c.allocate(PASA_F32, {tokens, heads})
+                                       : c.allocate(PASA_F32, {tokens, heads}, {heads + 3, 1});
   };
   if (outputs.lse) p.lse = per_head();
   if (outputs.max_logits) p.max_logits = per_head();

@@ -57,13 +57,24 @@ struct Case {
   std::int64_t dim() const { return problem.q.shape[2]; }
 };
 
-// Adds out and what else is asked for, with rows further apart than they need be if `strided`.
+// What lies between the rows of q, of rectangular lists and of outputs.
+enum class Gaps {
+  kNone,
+  kOdd,      // rows are at multiples of an element, and no more
+  kAligned,  // 128 elements and a row, as FlashMLA's tests have it: what was aligned still is
+};
+inline constexpr std::int64_t kAlignedGap = 128;
+
+// Adds out and what else is asked for.
 struct Outputs {
   bool lse = true;
   bool max_logits = false;
-  bool strided = false;
+  Gaps gaps = Gaps::kNone;
 };
 void add_outputs(Case& c, const Outputs& outputs);
+// [T, H, columns].
+pasa_tensor allocate_rows(Case& c, pasa_dtype dtype, std::int64_t columns, std::int64_t tokens, std::int64_t heads,
+                          Gaps gaps);
 // For a plan whose result is partial (PASA_SKIP_REDUCE): acc, m, l take the place of the other outputs; after the run,
 // reduce_partials() merges them into out and lse, which are then those of the problem again.
 void add_partials(Case& c, int splits);

@@ -131,13 +131,14 @@ void flashmla_shapes(std::span<const FlashMlaList> lists, const Body& body) {
       }
 }
 
-constexpr std::string_view kFlashMlaDecodeData = ",pattern=sequence,q_clip=1,q_std=1,std=0.1,v32_pow2=1,strided=1";
+constexpr std::string_view kFlashMlaDecodeData =
+    ",pattern=sequence,q_clip=1,q_std=1,std=0.1,v32_pow2=1,strided=aligned";
 
 std::string flashmla_decode_text(int batch, int s_q, const std::string& shape) {
-  const int dim = shape.find("fp8_v32") != std::string::npos ? 576 : 512;
-  // d^-0.55, not the default
+  const bool v32 = shape.find("fp8_v32") != std::string::npos;
+  // Pages are a record longer than their tokens, or padded to a multiple of 576 bytes. The scale is d^-0.55, not the default.
   return concat("decode:T=", batch * s_q, ",qlen=", s_q, ",", shape, kFlashMlaDecodeData,
-                ",scale=", dim == 576 ? "0.03031" : "0.03235");
+                v32 ? ",stride=plus_row,scale=0.03031" : ",stride=x576,scale=0.03235");
 }
 
 std::vector<TestCase> flashmla_decode() {
@@ -241,7 +242,9 @@ std::vector<TestCase> own_formats() {
     }
     for (int len : {0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129}) one(std::to_string(len), "T=2");
     one("300", "T=22,lengths=edges");
-    one("300", "T=22,lengths=edges,lists=rect_lengths,strided=1,max_logits=1");
+    for (const char* gaps : {"1", "aligned"}) {
+      one("300", concat("T=22,lengths=edges,lists=rect_lengths,strided=", gaps, ",max_logits=1"));
+    }
     one("300+300", "T=22,lengths=edges+from0,invalid=0.05,bad=any,lists=ragged+rect_lengths");
     one("8192", "T=1");
     one("20000", "T=1,H=3");
@@ -380,7 +383,7 @@ std::vector<TestCase> dsv4_prefill_speed() {
 
 // Prefill D: FlashMLA test_flash_mla_sparse_prefill.
 constexpr std::string_view kFlashMlaPrefillData =
-    ",lists=rect,pattern=unique,bad=any,q_std=0.1,std=0.1,shift=0.05,scale=0.5,strided=1,max_logits=1";
+    ",lists=rect,pattern=unique,bad=any,q_std=0.1,std=0.1,shift=0.05,scale=0.5,strided=aligned,max_logits=1";
 
 struct PrefillShape {
   int seq_kv, topk;

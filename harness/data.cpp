@@ -244,10 +244,9 @@ struct SourceMaker {
         indptr[t + 1] = static_cast<std::int32_t>(total);
       }
       source.indices = c.allocate(PASA_I32, {total});
-    } else if (spec.strided) {
-      source.indices = c.allocate(PASA_I32, {lists, s.len}, {s.len + 7, 1});
     } else {
-      source.indices = c.allocate(PASA_I32, {lists, s.len});
+      const std::int64_t gap = spec.strided == Gaps::kNone ? 0 : spec.strided == Gaps::kOdd ? 7 : kAlignedGap;
+      source.indices = c.allocate(PASA_I32, {lists, s.len}, {s.len + gap, 1});
     }
     if (s.lists == Lists::kRectLengths) {
       source.lengths = c.allocate(PASA_I32, {lists});
@@ -496,7 +495,7 @@ void SourceMaker::make_pool(Case& c, pasa_source& source) const {
       make_flat_pool(c, source, dtype, sparse);
     }
     if constexpr (Format::kScaling == Scaling::kSideFloat) {
-      const std::int64_t row = Format::kScales + (spec.strided ? 1 : 0);
+      const std::int64_t row = Format::kScales + (spec.strided == Gaps::kOdd ? 1 : 0);
       source.kv_scales = c.allocate(PASA_F32, {slots, Format::kScales}, {row, 1}, sparse);
     }
     fill_pool<Format>(source);
@@ -521,7 +520,7 @@ void SourceMaker::make_flat_pool(Case& c, pasa_source& source, pasa_dtype dtype,
     source.kv = allocate(dim, row);
   } else if (spec.pe == Pe::kApart) {
     source.kv = allocate(kValueDim, row);
-    source.kv_pe = allocate(kPeDim, s.stride > 0 ? row : spec.strided ? kPeDim + kPeGap : kPeDim);
+    source.kv_pe = allocate(kPeDim, s.stride > 0 ? row : spec.strided == Gaps::kOdd ? kPeDim + kPeGap : kPeDim);
   } else {
     const pasa_tensor both = allocate(dim + kPeGap, row);
     const bool behind = spec.pe == Pe::kBehind;
@@ -533,12 +532,8 @@ void SourceMaker::make_flat_pool(Case& c, pasa_source& source, pasa_dtype dtype,
 void make_query(Case& c, const CaseSpec& spec) {
   const std::int64_t tokens = spec.tokens, heads = spec.heads, dim = spec.resolved_dim();
   pasa_tensor& q = c.problem.q;
-  if (spec.strided) {
-    q = c.allocate(spec.q, {tokens, heads, dim}, {heads * (dim + 2) + 6, dim + 2, 1});
-    if (q.data) std::memset(q.data, 0xff, span_bytes(q));
-  } else {
-    q = c.allocate(spec.q, {tokens, heads, dim});
-  }
+  q = allocate_rows(c, spec.q, dim, tokens, heads, spec.strided);
+  if (q.data && spec.strided != Gaps::kNone) std::memset(q.data, 0xff, span_bytes(q));
   const double offset = spec.shift * (2 * uniform(hash(spec.seed, kShift, 1)) - 1);
 #pragma omp parallel for
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -632,7 +627,7 @@ Case make_case(const CaseSpec& spec) {
   if (spec.nan_to_zero) p.flags |= PASA_NAN_TO_ZERO;
   if (spec.skip_reduce) p.flags |= PASA_SKIP_REDUCE;
   if (spec.no_invalid) p.flags |= PASA_NO_INVALID;
-  add_outputs(c, {.lse = spec.lse, .max_logits = spec.max_logits, .strided = spec.strided});
+  add_outputs(c, {.lse = spec.lse, .max_logits = spec.max_logits, .gaps = spec.strided});
   return c;
 }
 

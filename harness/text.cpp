@@ -20,6 +20,7 @@ struct Word {
   std::string_view text;
 };
 constexpr Word<bool> kBools[] = {{false, "0"}, {true, "1"}};
+constexpr Word<Gaps> kGaps[] = {{Gaps::kNone, "0"}, {Gaps::kOdd, "1"}, {Gaps::kAligned, "aligned"}};
 constexpr Word<pasa_dtype> kQueryTypes[] = {{PASA_BF16, "bf16"}, {PASA_F16, "f16"}};
 constexpr Word<Lists> kLists[] = {
     {Lists::kRagged, "ragged"}, {Lists::kRect, "rect"}, {Lists::kRectLengths, "rect_lengths"}};
@@ -173,7 +174,7 @@ const std::vector<Option>& options() {
                    return !spec.has_scale || Real{-kHuge, kHuge}.parse(text, spec.scale);
                  },
                  [](const CaseSpec& spec, int) { return spec.has_scale ? Real{}.print(spec.scale) : "default"; }});
-    o.push_back(global("strided", "gaps between rows of q, lists, outputs", Words{kBools}, &CaseSpec::strided));
+    o.push_back(global("strided", "gaps between rows of q, lists, outputs", Words{kGaps}, &CaseSpec::strided));
     o.push_back(global("lse", "ask for lse", Words{kBools}, &CaseSpec::lse));
     o.push_back(global("max_logits", "ask for max_logits", Words{kBools}, &CaseSpec::max_logits));
     o.push_back(global("nan_to_zero", "flag: NaN components count as 0", Words{kBools}, &CaseSpec::nan_to_zero));

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "harness/case.h"
 #include "pasa/pasa.h"
 
 namespace pasa {
@@ -76,7 +77,7 @@ struct CaseSpec {
   double q_std = 0.5, q_clip = 0, shift = 0;  // q = clamp(N(0, q_std), +-q_clip) + shift * u; pools are shifted too
   bool seq_vary = false;                      // sequences of different length
   bool v32_pow2 = false;  // fp8_v32 scales as powers of two (FlashMLA's writer) instead of amax / 448 (vLLM's)
-  bool strided = false;   // q, rectangular lists and outputs with gaps between their rows
+  Gaps strided = Gaps::kNone;
   bool lse = true, max_logits = false;
   bool nan_to_zero = false, skip_reduce = false, no_invalid = false;
   int splits = 0, block_h = 0;

@@ -1,20 +1,22 @@
 #!/bin/sh
 # Runs everything that needs a GPU and writes docs/results/*.json:
 #   attention_test  every kernel x every quick case, CPU kernels included
-#   gpu_test        graph replay, spans, determinism, alignment, a sample of the large grids; a tuning table's use
+#   gpu_test        graph replay, spans, determinism, alignment; a tuning table's use
+#   grids           the large grids (FlashMLA's, aiter's, vLLM's, our own) against the reference on the GPU, in parts
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny. racecheck does not follow an
 #                   mbarrier at which one lane arrives for its warp, and reports what it orders: racecheck_pattern shows
 #                   that. So its hazards are counted, and fail nothing
 #   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
 # Tests and sanitizers run side by side, attention_test in as many parts as there are processors; benchmarks run alone. Minutes.
 #
-#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu sanitize bench
-# PASA_GPU_EVERY=n: every n-th case of the large grids (default 200). BIN=dir: the binaries are there, nothing is built.
+#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu grids sanitize bench
+# PASA_GPU_EVERY=n: about every n-th case of the large grids (default 200; 1: each, some
+# minutes). BIN=dir: the binaries are there, nothing is built.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build}
 [ $# -gt 0 ] && shift
-steps=${*:-attention gpu sanitize bench}
+steps=${*:-attention gpu grids sanitize bench}
 results=${RESULTS:-$root/docs/results}
 logs=${LOGS:-/tmp/pasa_gpu_logs}
 mkdir -p "$results" "$logs"
@@ -56,6 +58,18 @@ beside() {  # name command...: a step that others need not wait for
   running="$running $!"
 }
 
+in_parts() {  # name command...: a test program, a part of its tests for each processor
+  name=$1
+  shift
+  shards=$(nproc)
+  shard=0
+  while [ $shard -lt "$shards" ]; do
+    beside "$name.$shard" env GTEST_TOTAL_SHARDS="$shards" GTEST_SHARD_INDEX=$shard OMP_NUM_THREADS=1 \
+      "$@" --gtest_brief=1 --gtest_output="json:$results/$name.$shard.json"
+    shard=$((shard + 1))
+  done
+}
+
 finish() {  # all of them
   for one in $running; do
     wait "$one" || failed=1
@@ -66,17 +80,10 @@ finish() {  # all of them
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
 for group in $steps; do
   case $group in
-    attention)
-      shards=$(nproc)
-      shard=0
-      while [ $shard -lt "$shards" ]; do
-        beside "attention_test.$shard" env GTEST_TOTAL_SHARDS="$shards" GTEST_SHARD_INDEX=$shard OMP_NUM_THREADS=1 \
-          "$(find_bin attention_test)" --gtest_brief=1 --gtest_output="json:$results/attention_test.$shard.json"
-        shard=$((shard + 1))
-      done
-      ;;
+    attention) in_parts attention_test "$(find_bin attention_test)" ;;
+    grids) in_parts grids "$(find_bin gpu_test)" --gtest_filter='*GpuGrids*' ;;
     gpu)
-      beside gpu_test "$(find_bin gpu_test)" --gtest_output="json:$results/gpu_test.json"
+      beside gpu_test "$(find_bin gpu_test)" --gtest_filter='-*GpuGrids*' --gtest_output="json:$results/gpu_test.json"
       beside cuda_tuning_test "$(find_bin cuda_tuning_test)" --gtest_output="json:$results/cuda_tuning_test.json"
       beside ops_device_test "$(find_bin ops_device_test)"
       ;;
@@ -111,13 +118,13 @@ finish
 
 # One summary, small enough to read: machine, and what passed.
 python3 - "$results" "$logs" "$commit" <<'PY'
-import json, pathlib, re, subprocess, sys, datetime
+import datetime, json, os, pathlib, re, subprocess, sys
 results, logs = map(pathlib.Path, sys.argv[1:3])
 query = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
                        capture_output=True, text=True).stdout.strip()
 summary = {"device": query, "date": datetime.date.today().isoformat(), "commit": sys.argv[3],
            "command": "tests/cuda/run_on_gpu.sh", "tests": {}}
-for name in ("attention_test", "gpu_test", "cuda_tuning_test"):
+for name in ("attention_test", "gpu_test", "grids", "cuda_tuning_test"):
     tests = []
     for path in sorted(results.glob(f"{name}.*json")):
         tests += [t for suite in json.loads(path.read_text())["testsuites"] for t in suite["testsuite"]]
@@ -127,10 +134,14 @@ for name in ("attention_test", "gpu_test", "cuda_tuning_test"):
     bad = [f'{t["classname"]}.{t["name"]}' for t in tests if t.get("failures")]
     skipped = [t for t in tests if t.get("result") == "SKIPPED"]
     summary["tests"][name] = {"run": len(tests), "failed": bad, "skipped": len(skipped)}
-    for t in tests:
-        if "comparisons" in t:
-            summary["tests"][name]["grid_comparisons"] = t["comparisons"]
-            summary["tests"][name]["grid_every"] = t.get("every")
+    if name == "grids":
+        counts = {}  # of each grid: cases, and comparisons of each kernel
+        for t in tests:
+            for key in (key for key in t if "/" in key):
+                grid, what = key.split("/")
+                of_grid = counts.setdefault(grid, {})
+                of_grid[what] = of_grid.get(what, 0) + int(t[key])
+        summary["tests"][name] |= {"every": int(os.environ.get("PASA_GPU_EVERY", "200")), "grids": counts}
 log = logs / "ops_device_test.log"
 if log.exists():
     summary["tests"]["ops_device_test"] = log.read_text().splitlines()[-1]
