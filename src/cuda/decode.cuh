@@ -170,15 +170,15 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
                         : Way::kAside>
       records(8 * warp, at.aside() + threadIdx.x % kConverters * 16);
   const auto load = [&]<int kHalf>(const Unit& unit, std::uint32_t zero = 0) {
-    records.template load<Piece::from(kHalf), Piece::to(kHalf), S::kRoom>(unit, zero);
+    records.template load<Piece::from(kHalf), Piece::to(kHalf)>(unit, zero);
   };
   // What lies aside is of the right half.
-  const auto fetch = [&](const Unit& unit) { return records.template fetch<S::kRoom>(unit); };
+  const auto fetch = [&](const Unit& unit) { return records.fetch(unit); };
   const auto make = [&]<int kHalf>(const Unit& unit, std::uint32_t use) {
     const int tile = use % 2;
     ptx::mbarrier_wait(at.free(tile, kHalf), use / 2 % 2 ^ 1);
     if constexpr (kWordsApart && kHalf == 1) records.copy_words(unit, at.keys(tile));
-    records.template convert<Piece::from(kHalf), Piece::to(kHalf), S::kRoom>(unit, nan_to_zero, at.keys(tile));
+    records.template convert<Piece::from(kHalf), Piece::to(kHalf)>(unit, nan_to_zero, at.keys(tile));
     if constexpr (kWordsApart && kHalf == 1) records.finish_words(nan_to_zero, at.keys(tile));
     __syncwarp();
     const bool elected = ptx::elect_sync();
@@ -270,7 +270,11 @@ __device__ void convert(const Role& role, Address<S> at, Behind&& behind_item) {
   }
 }
 
-// Q of an item into shared memory, a box of all panels; one thread.
+// Q of an item into L2; into shared memory, a box of all panels. One thread.
+__device__ inline void prefetch_q(const Role& role, std::uint32_t i, const CUtensorMap* map) {
+  const auto item = role.item(i);
+  ptx::prefetch_tensor_4d(map, 0, item.head, 0, static_cast<int>(item.token));
+}
 template <typename S>
 __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map, Address<S> at) {
   const auto item = role.item(ptx::opaque(i));
@@ -278,7 +282,33 @@ __device__ void load_q(const Role& role, std::uint32_t i, const CUtensorMap* map
   ptx::cp_async_bulk_tensor_4d(at.q(), map, 0, item.head, 0, static_cast<int>(item.token), at.q_full());
 }
 
-// ---- the merge of a split row, by pushing --------------------------------------------------------------------------------
+// ---- the merge of a split row --------------------------------------------------------------------------------------------
+
+// Of a head's parts each of the lanes kFrom, 2 * kFrom, ... < kTo apart holds some: makes of each its factor before the head's own,
+// in the place of m. A part without keys has l = 0, whatever its m.
+struct Merged {
+  Finish end;
+  float top;
+};
+template <int kFrom, int kTo, int kMost>
+__device__ Merged weigh_parts(Partial (&part)[kMost], float sink) {
+  float top = -kInfinity, sum = 0;
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) top = fmaxf(top, part[k].m);
+#pragma unroll
+  for (int lanes = kFrom; lanes < kTo; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
+#pragma unroll
+  for (int k = 0; k < kMost; ++k) {
+    const bool some = part[k].l != 0;  // or NaN
+    part[k].m = some ? ptx::ex2(part[k].m - top) : 0;
+    sum += some ? part[k].m * part[k].l : 0;
+  }
+#pragma unroll
+  for (int lanes = kFrom; lanes < kTo; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
+  return {fast_finish(top, sum, sink), top};
+}
+
+// ---- by pushing ----------------------------------------------------------------------------------------------------------
 //
 // Ranks below mergers() merge: rank r value dims [512 / mergers * r, ...) of all heads. A block pushes what it has summed of them,
 // and (m, l) of every head, straight into that rank's shared memory (st_async; `sums_in` there counts the bytes), once every
@@ -311,24 +341,12 @@ __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Addres
   const float sink = sinks[row];
   ptx::mbarrier_wait(at.sums_in(), parity);
   Partial part[kMost];
-  float ref = -kInfinity, sum = 0;
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     const int rank = first + k * kLanes;
     part[k] = rank < ranks ? parts[rank][row] : Partial{-kInfinity, 0};
-    ref = fmaxf(ref, part[k].m);
   }
-#pragma unroll
-  for (int lanes = kEach; lanes < 32; lanes *= 2) ref = fmaxf(ref, __shfl_xor_sync(~0u, ref, lanes));
-#pragma unroll
-  for (int k = 0; k < kMost; ++k) {
-    const bool some = part[k].l != 0;  // or NaN
-    part[k].m = some ? ptx::ex2(part[k].m - ref) : 0;
-    sum += some ? part[k].m * part[k].l : 0;
-  }
-#pragma unroll
-  for (int lanes = kEach; lanes < 32; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  const Finish end = fast_finish(ref, sum, sink);
+  const auto [end, ref] = weigh_parts<kEach, 32>(part, sink);
   if (first == 0) finish[row] = end.scale;
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
@@ -347,7 +365,7 @@ __device__ RowEnd merge_weights(const Role& role, const Role::Item& item, Addres
   return {role.rank() == 0 && first == 0 && row < item.heads ? row : -1, end.lse, top};
 }
 
-// ---- the merge of a split row by reading, and the output -----------------------------------------------------------------
+// ---- by reading, and the output ------------------------------------------------------------------------------------------
 
 // Byte offset of 4 floats (columns 4 * quad...) of a head in the output that the tiles hold; rows are permuted so that the
 // lanes that store a fragment meet no bank twice.
@@ -380,19 +398,7 @@ __device__ void merge(const Role& role, std::uint32_t i, S& smem, Address<S> at)
     const float2 its = ptx::ld_shared_cluster2(ptx::map_to_rank(here, lane + kLanes * k));
     part[k] = {its.x, its.y};
   }
-  float top = -kInfinity, sum = 0;
-#pragma unroll
-  for (int k = 0; k < kMost; ++k) top = fmaxf(top, part[k].m);
-#pragma unroll
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
-#pragma unroll
-  for (int k = 0; k < kMost; ++k) {
-    part[k].m = part[k].l != 0 ? ptx::ex2(part[k].m - top) : 0;
-    sum += part[k].l != 0 ? part[k].m * part[k].l : 0;
-  }
-#pragma unroll
-  for (int lanes = 1; lanes < kLanes; lanes *= 2) sum += __shfl_xor_sync(~0u, sum, lanes);
-  const Finish end_of_row = fast_finish(top, sum, sink);
+  const auto [end_of_row, top] = weigh_parts<1, kLanes>(part, sink);
 #pragma unroll
   for (int k = 0; k < kMost; ++k) {
     if (head < heads && lane + kLanes * k < ranks) weights[lane + kLanes * k][head] = part[k].m * end_of_row.scale;

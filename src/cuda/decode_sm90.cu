@@ -75,8 +75,7 @@ __global__ void __launch_bounds__(Consumers::kThreads, 1)
   // it by themselves, a little later.
   if (warpgroup < Consumers::kConsuming) {
     if (S::kHeads == kManyHeads && threadIdx.x == 0 && role.first() < role.count()) {
-      const auto item = role.item(role.first());
-      ptx::prefetch_tensor_4d(&q_map, 0, item.head, 0, static_cast<int>(item.token));
+      prefetch_q(role, role.first(), &q_map);
     }
     ptx::griddepcontrol_wait();
     ptx::griddepcontrol_launch_dependents();

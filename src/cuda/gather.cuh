@@ -441,11 +441,10 @@ class Records {
     words_ = chunk_offset(row + token, half * 4 + chunk);
   }
 
-  // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses. kRoomy: units without a valid token are frequent enough
-  // to be looked for (few heads).
-  template <int kFrom, int kTo, bool kRoomy = false>
+  // Asks for pieces [kFrom, kTo) of a unit. Adds `zero` to the addresses.
+  template <int kFrom, int kTo>
   __device__ void load(const Unit& unit, std::uint32_t zero = 0) {
-    if (kRoomy && (unit.valid & 0xff) == 0) return;
+    if (is_void(unit)) return;
     const Sources sources(*this, unit, zero);
     each<kFrom, upto(kTo)>([&]<int kPiece>() {
       const auto [from, there] = sources.template of<kPiece>();
@@ -538,12 +537,11 @@ class Records {
   }
 
   // Takes what lies aside and is to be converted to registers, for convert(). Returns 0 when it is there.
-  template <bool kRoomy = false>
   __device__ std::uint32_t fetch(const Unit& unit) {
-    if (kRoomy && (unit.valid & 0xff) == 0) return 0;
+    if (is_void(unit)) return 0;
     std::uint32_t there = 0;
     if constexpr (Piece::kAside > 0) ptx::cp_async_wait_all();
-    each<kFirstAside, kRoomy ? Piece::kCount : Piece::kCodes>([&]<int kPiece>() {
+    each<kFirstAside, kBoth ? Piece::kCount : Piece::kCodes>([&]<int kPiece>() {
       uint4& to = at_hand(kPiece);
       to = ptx::ld_shared(slot(kPiece));
       there |= to.x;
@@ -552,10 +550,10 @@ class Records {
   }
 
   // Converts pieces [kFrom, kTo) of the unit, behind fetch(), and stores them in the tile at address `keys`.
-  template <int kFrom, int kTo, bool kRoomy = false>
+  template <int kFrom, int kTo>
   __device__ void convert(const Unit& unit, bool nan_to_zero, std::uint32_t keys) {
     constexpr int kCodesTo = kTo < Piece::kCodes ? kTo : Piece::kCodes;
-    if (kRoomy && (unit.valid & 0xff) == 0) {  // nothing was asked for
+    if (is_void(unit)) {  // nothing was asked for
       each<kFrom, kTo>([&]<int kPiece>() {
         if constexpr (kPiece < Piece::kCodes) {
           ptx::st_shared(code_place<kPiece>(keys, 0), uint4{});
@@ -589,13 +587,16 @@ class Records {
       if (known_slow || (!kAskFirst && is_slow())) convert_slowly(unit, kFrom, kCodesTo, nan_to_zero, keys);
     }
     each<(kFrom > Piece::kCodes ? kFrom : Piece::kCodes), upto(kTo)>([&]<int kPiece>() {
-      if constexpr (!kRoomy && kPiece >= kFirstAside) at_hand(kPiece) = ptx::ld_shared(slot(kPiece));
+      if constexpr (!kBoth && kPiece >= kFirstAside) at_hand(kPiece) = ptx::ld_shared(slot(kPiece));
       const uint4 x = at_hand(kPiece);
       ptx::st_shared(word_place<kPiece>(keys), nan_to_zero ? drop_nans(x) : x);
     });
   }
 
  private:
+  // Units without a valid token are frequent enough to be looked for where few heads leave the time.
+  static __device__ bool is_void(const Unit& unit) { return kBoth && (unit.valid & 0xff) == 0; }
+
   static constexpr bool kFloatScales =
       Format::kScaling == Scaling::kSideFloat || Format::kScaling == Scaling::kInlineFloat;
   // Of these those that a lane of a token's four reads: of a pair of panels.
