@@ -125,6 +125,27 @@ def tune(name):
     return markdown(header, body) + "\n\n" + caption(result)
 
 
+def counters():
+    """How busy each part of the GPU is, in percent of what it could do in the time."""
+    result = load("counters")
+    body = [
+        [f"`{row['function']}`", row["table"], row["heads"], row.get("tokens", ""), row["lists"], number(row["us"]), f"{row['ghz']:.2f}",
+         *(f"{row[part]:.0f}" for part in ("tensor", "shared", "issue", "l2", "dram"))]
+        for row in result["rows"]
+    ]
+    header = ["kernel", "table", "heads", "T", "keys", "us", "GHz", "tensor cores", "shared memory", "issue slots", "L2", "device memory"]
+    return markdown(header, body) + "\n\n" + caption(result)
+
+
+def grids():
+    """The large grids on the GPU: cases, and of how many each kernel's result was compared with the reference."""
+    result = load("gpu_tests")
+    counts = result["tests"]["grids"]["grids"]
+    kernels = sorted({kernel for grid in counts.values() for kernel in grid if kernel != "cases"})
+    body = [[f"`{name}`", grid["cases"], *(grid.get(kernel, 0) for kernel in kernels)] for name, grid in counts.items()]
+    return markdown(["grid", "cases", *(f"`{kernel}`" for kernel in kernels)], body) + "\n\n" + caption(result)
+
+
 def host():
     """What each Python call costs before the GPU has anything to do."""
     result = load("host_cost")
@@ -141,7 +162,8 @@ def peers():
     return table + "\n\n*" + "; ".join(commands) + "*"
 
 
-TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune, "host": host, "peers": peers}
+TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune, "host": host, "peers": peers,
+          "counters": counters, "grids": grids}
 MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 

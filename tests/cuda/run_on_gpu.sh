@@ -6,17 +6,18 @@
 #   sanitizers      memcheck and synccheck on the tests named Small, racecheck on those named Tiny. racecheck does not follow an
 #                   mbarrier at which one lane arrives for its warp, and reports what it orders: racecheck_pattern shows
 #                   that. So its hazards are counted, and fail nothing
+#   counters        how busy each part of the GPU is in some cells of the benchmarks (bench/cuda/counters.py; needs ncu)
 #   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
 # Tests and sanitizers run side by side, attention_test in as many parts as there are processors; benchmarks run alone. Minutes.
 #
-#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu grids sanitize bench
+#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu grids sanitize counters bench
 # PASA_GPU_EVERY=n: about every n-th case of the large grids (default 200; 1: each, some
 # minutes). BIN=dir: the binaries are there, nothing is built.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build}
 [ $# -gt 0 ] && shift
-steps=${*:-attention gpu grids sanitize bench}
+steps=${*:-attention gpu grids sanitize counters bench}
 results=${RESULTS:-$root/docs/results}
 logs=${LOGS:-/tmp/pasa_gpu_logs}
 mkdir -p "$results" "$logs"
@@ -95,6 +96,11 @@ for group in $steps; do
       for who in lanes warp; do
         beside racecheck_$who "$sanitizer" --tool racecheck "$(find_bin racecheck_pattern)" $who
       done
+      ;;
+    counters)
+      finish
+      step counters python3 "$root/bench/cuda/counters.py" "$(find_bin pasa_bench_cuda)" --json "$results/counters.json" \
+        --commit "$commit" || failed=1
       ;;
     bench)
       bench() {  # result arguments...
