@@ -146,6 +146,22 @@ def grids():
     return markdown(["grid", "cases", *(f"`{kernel}`" for kernel in kernels)], body) + "\n\n" + caption(result)
 
 
+def ops(which):
+    """The operations around the kernel: calls of one size, or list builders by their number of rows."""
+    result = load("ops")
+    if which == "calls":
+        body = [[row["what"], row["rows"], number(row["us"]), f"{row['gbps'] / 1000:.2f} TB/s" if row["gbps"] else ""]
+                for row in result["rows"] if not row["what"].startswith("list: ")]
+        return markdown(["call", "tokens", "us", ""], body) + "\n\n" + caption(result)
+    builders = {}
+    for row in result["rows"]:
+        if row["what"].startswith("list: "):
+            builders.setdefault(row["what"][6:], {})[row["rows"]] = number(row["us"])
+    sizes = sorted({size for row in builders.values() for size in row})
+    body = [[name, *(row.get(size, "") for size in sizes)] for name, row in builders.items()]
+    return markdown(["list builder, us", *(f"{size} rows" for size in sizes)], body) + "\n\n" + caption(result)
+
+
 def host():
     """What each Python call costs before the GPU has anything to do."""
     result = load("host_cost")
@@ -163,7 +179,7 @@ def peers():
 
 
 TABLES = {"decode": decode, "prefill": prefill, "cpu": cpu, "switch": switch, "tune": tune, "host": host, "peers": peers,
-          "counters": counters, "grids": grids}
+          "counters": counters, "grids": grids, "ops": ops}
 MARK = re.compile(r"(<!-- table: ([\w ]+?) -->\n).*?(\n?<!-- end -->)", re.DOTALL)
 
 

@@ -300,14 +300,14 @@ class Bench {
     r.spread = (cold[cold.size() * 3 / 4] - cold[cold.size() / 4]) / r.us;
     r.hot_us = hot[hot.size() / 2];
     // The host's cost of one call: many calls in a row, the GPU's time not waited for.
-    const int calls = static_cast<int>(std::clamp(2e4 / r.us, 10.0, 100.0));
-    constexpr int kBatches = 5;
+    constexpr int kCalls = 100;
+    const int batches = static_cast<int>(std::clamp(5e4 / (r.us * kCalls), 1.0, 5.0));
     std::vector<double> host;
-    for (int batch = 0; batch < kBatches; ++batch) {
+    for (int batch = 0; batch < batches; ++batch) {
       check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
       const Stopwatch watch;
-      for (int i = 0; i < calls; ++i) call(0);
-      host.push_back(1e6 * watch.seconds() / calls);
+      for (int i = 0; i < kCalls; ++i) call(0);
+      host.push_back(1e6 * watch.seconds() / kCalls);
     }
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     std::ranges::sort(host);

@@ -3,8 +3,8 @@
 // Caches: a warp per token, 8 components per lane and step, so that codes move as 8 bytes and 16-bit numbers as 16 where the
 // addresses allow it; a group's amax is a few shuffles. Lists: a block takes a few rows and adds up the lengths of all rows
 // before its own by itself (they follow from a few integers each), so nothing passes between blocks. Only the builder that
-// drops entries (kCompact) has lengths that must be counted first: it is launched cooperatively and waits for the whole grid
-// between counting and writing. Compiled without fused multiply-adds, as the CPU's loops are.
+// drops entries (kCompact) has lengths that must be counted first: for more than one row it is launched cooperatively and waits
+// for the whole grid between counting and writing. Compiled without fused multiply-adds, as the CPU's loops are.
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -318,16 +318,34 @@ __device__ int write_row(const Builder& builder, std::int64_t t, std::int32_t* o
   return Builder::kCompact ? written : static_cast<int>(row.count);
 }
 
+// The builder, with what it searches where a search is quick: for one wait for memory, not one a step.
+constexpr std::int64_t kCachedStarts = 1024;
+template <typename Builder>
+__device__ decltype(auto) cached(const Builder& builder) {
+  if constexpr (requires { builder.query_start_loc; }) {
+    __shared__ std::int32_t starts[kCachedStarts];
+    Builder its = builder;
+    if (its.requests == 0 || its.requests >= kCachedStarts) return its;
+    for (std::int64_t i = threadIdx.x; i <= its.requests; i += kThreads) starts[i] = builder.query_start_loc[i];
+    __syncthreads();
+    its.query_start_loc = starts;
+    return its;
+  } else {
+    return (builder);
+  }
+}
+
 template <typename Builder>
 __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<Builder> list) {
   const Lists& lists = list.lists;
+  const auto& builder = cached(list.builder);
   const std::int64_t each = (lists.rows + gridDim.x - 1) / gridDim.x;
   const std::int64_t first = smaller(each * blockIdx.x, lists.rows), last = smaller(first + each, lists.rows);
   const bool leader = threadIdx.x == 0;
   if (!lists.indptr) {
     for (std::int64_t t = first; t < last; ++t) {
       std::int32_t* out = lists.indices + t * lists.stride;
-      const int count = write_row(list.builder, t, out);
+      const int count = write_row(builder, t, out);
       for (std::int64_t j = count + static_cast<int>(threadIdx.x); j < lists.width; j += kThreads) out[j] = -1;
       if (leader && lists.lengths) lists.lengths[t] = count;
     }
@@ -337,7 +355,7 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
   bool is_only = false;
   if constexpr (Builder::kCompact) {
     for (std::int64_t t = first; t < last; ++t) {
-      const auto row = list.builder.row(t);
+      const auto row = builder.row(t);
       int count = 0;
       for (std::int64_t start = 0; start < row.count; start += kRowStep) {
         only = keep(row, start);
@@ -346,14 +364,14 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
       is_only = each == 1 && row.count > 0 && row.count <= kRowStep;
       if (leader) lists.lengths[t] = count;
     }
-    cooperative_groups::this_grid().sync();
+    if (gridDim.x > 1) cooperative_groups::this_grid().sync();
   }
   int before = 0;
   for (std::int64_t t = threadIdx.x; t < first; t += kThreads) {
     if constexpr (Builder::kCompact) {
       before += lists.lengths[t];
     } else {
-      before += static_cast<int>(list.builder.row(t).count);
+      before += static_cast<int>(builder.row(t).count);
     }
   }
   int begin = scan(before).total;
@@ -364,7 +382,7 @@ __global__ void __launch_bounds__(kThreads) build(const __grid_constant__ List<B
       put(only, lists.indices + begin);
       count = only.place.total;
     } else {
-      count = write_row(list.builder, t, lists.indices + begin);
+      count = write_row(builder, t, lists.indices + begin);
     }
     begin += count;
     if (leader) {
@@ -497,7 +515,7 @@ void start(const List<Builder>& list, Launch how) {
   const Lists& lists = list.lists;
   if (lists.rows == 0 && !lists.indptr) return;
   int blocks_per_sm = 8;  // few enough that adding up the lengths of earlier rows stays cheap
-  how.cooperative = Builder::kCompact && lists.indptr;
+  how.cooperative = Builder::kCompact && lists.indptr && lists.rows > 1;
   if (how.cooperative) {
     cuda::check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, build<Builder>, kThreads, 0),
                 "cudaOccupancyMaxActiveBlocksPerMultiprocessor");

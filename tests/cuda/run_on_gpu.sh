@@ -113,6 +113,7 @@ for group in $steps; do
       for table in flashmla formats loops v32; do
         bench "decode_$table" --table $table
       done
+      step bench_ops "$(find_bin ops_device_test)" --time "$results/ops.json" "$commit" || failed=1
       bench prefill_chosen --table prefill
       bench prefill_h200 --table prefill --kernel cuda:sm90_prefill
       bench switch_sm90 --table switch --replays 5

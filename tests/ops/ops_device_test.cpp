@@ -1,5 +1,6 @@
 // Every operation on a GPU against the CPU, byte for byte: outputs, the gaps between their rows and everything around them.
-// With --time also how long each takes: graph replay, over several copies of the data where it would otherwise stay in L2.
+// With --time [FILE [COMMIT]] also how long each takes, as JSON in the file: graph replay, over several copies of the data where
+// it would otherwise stay in L2.
 //
 // A case is a function that lays its tensors out in an Arena. Run twice with the same seed it builds the same call in host
 // and in device memory; afterwards the two arenas must hold the same bytes.
@@ -9,8 +10,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 #include <string>
@@ -476,8 +480,17 @@ void compare_far() {
   if (result[0] != result[1]) std::printf("far slots differ\n"), ++failures;
 }
 
+// What a call takes.
+struct Timed {
+  std::string what;
+  std::int64_t rows;  // tokens of a write, of a request's gather; of lists
+  float us;
+  double gbps;  // 0: not said
+};
+
 // copies: of the case's data, so that one replay moves more than L2 holds. bytes: that a call moves, for GB/s.
-void time_case(const std::string& name, const Build& build, int copies, double bytes) {
+Timed time_case(const std::string& what, std::int64_t rows, const Build& build, int copies, double bytes) {
+  const std::string name = what + ", " + std::to_string(rows);
   std::vector<Call> calls;
   std::vector<std::uint8_t*> memory;
   Arena host(1, nullptr);
@@ -513,45 +526,67 @@ void time_case(const std::string& name, const Build& build, int copies, double b
     if (i >= 5) times.push_back(ms * 1000 / static_cast<float>(per_graph));
   }
   std::sort(times.begin(), times.end());
-  const float median = times[times.size() / 2];
-  std::printf("%-44s %8.2f us", name.c_str(), static_cast<double>(median));
-  if (bytes > 0) std::printf("  %6.0f GB/s", bytes / median * 1e-3);
+  const Timed timed{what, rows, times[times.size() / 2], bytes / times[times.size() / 2] * 1e-3};
+  std::printf("%-44s %8.2f us", name.c_str(), static_cast<double>(timed.us));
+  if (bytes > 0) std::printf("  %6.0f GB/s", timed.gbps);
   std::printf("\n");
   check(cudaGraphExecDestroy(exec));
   check(cudaGraphDestroy(graph));
   check(cudaStreamDestroy(stream));
   for (std::uint8_t* base : memory) check(cudaFree(base));
+  return timed;
 }
 
-void time_all() {
+std::vector<Timed> time_all() {
+  std::vector<Timed> all;
+  const auto time = [&](const char* what, std::int64_t rows, const Build& build, int copies, double bytes) {
+    all.push_back(time_case(what, rows, build, copies, bytes));
+  };
   for (const std::int64_t n : {1, 128, 8192}) {
-    time_case("write fp8_ds_mla " + std::to_string(n), write_case(kDsMla, n, 64, 64, 0, false), n > 1000 ? 16 : 1,
-              static_cast<double>(n) * (1024 + 584));
+    time("write fp8_ds_mla", n, write_case(kDsMla, n, 64, 64, 0, false), n > 1000 ? 16 : 1,
+         static_cast<double>(n) * (1024 + 584));
   }
-  time_case("write fp8_v32 8192", write_case(kFormats[7], 8192, 64, 0, 0, false), 16, 8192.0 * (1152 + 656));
-  time_case("write fp8_e4m3fn 8192", write_case(kFormats[3], 8192, 1, 0, 0, false), 16, 8192.0 * (1024 + 544));
-  time_case("write bf16 8192", write_case(kFormats[0], 8192, 1, 0, 0, false), 16, 8192.0 * 2048);
+  time("write fp8_v32", 8192, write_case(kFormats[7], 8192, 64, 0, 0, false), 16, 8192.0 * (1152 + 656));
+  time("write fp8_e4m3fn", 8192, write_case(kFormats[3], 8192, 1, 0, 0, false), 16, 8192.0 * (1024 + 544));
+  time("write bf16", 8192, write_case(kFormats[0], 8192, 1, 0, 0, false), 16, 8192.0 * 2048);
   for (const std::int64_t length : {128, 1024, 8192}) {
-    time_case("gather fp8_ds_mla 8 x " + std::to_string(length), gather_sequences_case(kDsMla, 8, length, 64, false),
-              length > 5000 ? 4 : 1, 8.0 * static_cast<double>(length) * (1024 + 584));
+    time("gather fp8_ds_mla, 8 requests", length, gather_sequences_case(kDsMla, 8, length, 64, false),
+         length > 5000 ? 4 : 1, 8.0 * static_cast<double>(length) * (1024 + 584));
   }
-  time_case("gather fp8_v32 8 x 8192", gather_sequences_case(kFormats[7], 8, 8192, 64, false), 4,
-            65536.0 * (1152 + 656));
-  time_case("gather fp8_e4m3fn 8 x 8192", gather_sequences_case(kFormats[3], 8, 8192, 1, false), 4,
-            65536.0 * (1024 + 544));
+  time("gather fp8_v32, 8 requests", 8192, gather_sequences_case(kFormats[7], 8, 8192, 64, false), 4,
+       65536.0 * (1152 + 656));
+  time("gather fp8_e4m3fn, 8 requests", 8192, gather_sequences_case(kFormats[3], 8, 8192, 1, false), 4,
+       65536.0 * (1024 + 544));
+  time("merge bf16, 16 heads", 4096, merge_case(4096, 16, PASA_BF16, PASA_BF16, PASA_BF16, true), 2, 65536.0 * 3072);
   for (const std::int64_t rows : {1, 16, 128, 1024, 8192}) {
-    const std::string n = std::string(" ") + std::to_string(rows);
-    time_case("list_dense 1024 wide" + n, dense_case(rows, 1024, true), 1, 0);
-    time_case("list_topk 512 ragged" + n, topk_case(rows, 512, true, 0), 1, 0);
-    time_case("list_topk 1024 ragged" + n, topk_case(rows, 1024, true, 0), 1, 0);
-    time_case("list_topk 1024 rectangular" + n, topk_case(rows, 1024, false, 0), 1, 0);
-    time_case("list_combine 1024 + 128" + n, combine_case(std::min<std::int64_t>(rows, 16), rows, 1024, 128, true), 1,
-              0);
-    time_case("list_compressed 64 slots" + n, compressed_case(rows, 64, true, true, 0), 1, 0);
-    time_case("list_window 128" + n, window_case(rows, 128, true, 0), 1, 0);
-    time_case("slots" + n, slots_case(rows, 1, 1), 1, 0);
+    time("list: dense, 1024 wide", rows, dense_case(rows, 1024, true), 1, 0);
+    time("list: top-k 1024, rectangular", rows, topk_case(rows, 1024, false, 0), 1, 0);
+    time("list: top-k 1024, ragged", rows, topk_case(rows, 1024, true, 0), 1, 0);
+    time("list: top-k 512, ragged", rows, topk_case(rows, 512, true, 0), 1, 0);
+    time("list: top-k 1024 + window 128", rows, combine_case(std::min<std::int64_t>(rows, 16), rows, 1024, 128, true),
+         1, 0);
+    time("list: compressed, 64 slots", rows, compressed_case(rows, 64, true, true, 0), 1, 0);
+    time("list: window 128", rows, window_case(rows, 128, true, 0), 1, 0);
+    time("list: slots", rows, slots_case(rows, 1, 1), 1, 0);
   }
-  time_case("merge bf16 4096 x 16", merge_case(4096, 16, PASA_BF16, PASA_BF16, PASA_BF16, true), 2, 65536.0 * 3072);
+  return all;
+}
+
+void write_json(const std::vector<Timed>& all, const std::string& path, const std::string& commit) {
+  cudaDeviceProp device{};
+  check(cudaGetDeviceProperties(&device, 0));
+  const std::time_t now = std::time(nullptr);
+  char date[11];
+  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
+  nlohmann::ordered_json json{{"command", "ops_device_test --time"},
+                              {"commit", commit},
+                              {"date", date},
+                              {"device", device.name},
+                              {"rows", nlohmann::ordered_json::array()}};
+  for (const Timed& timed : all) {
+    json["rows"].push_back({{"what", timed.what}, {"rows", timed.rows}, {"us", timed.us}, {"gbps", timed.gbps}});
+  }
+  std::ofstream(path) << json.dump(1) << "\n";
 }
 
 }  // namespace
@@ -566,6 +601,9 @@ int main(int argc, char** argv) {
   compare_all();
   compare_far();
   std::printf("%d cases compared byte for byte, %d failures\n", compared, failures);
-  if (argc > 1 && std::strcmp(argv[1], "--time") == 0) time_all();
+  if (argc > 1 && std::strcmp(argv[1], "--time") == 0) {
+    const std::vector<Timed> all = time_all();
+    if (argc > 2) write_json(all, argv[2], argc > 3 ? argv[3] : "");
+  }
   return failures != 0;
 }
