@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
+#include <string>
 #include <vector>
 
 namespace pasa {
@@ -35,6 +37,16 @@ class Stopwatch {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start_ = Clock::now();
 };
+
+// The date and time of a result, as strftime formats it.
+inline std::string utc_now(const char* format) {
+  const std::time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, format, &utc);
+  return text;
+}
 
 // once() does one call and returns its seconds; evict() is called before each if the caches are to be cold.
 template <typename Once, typename Evict>

@@ -3,29 +3,19 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
 #include "core/error.h"
 #include "harness/cases.h"
+#include "harness/clock.h"
 #include "harness/data.h"
 #include "harness/short_cases.h"
 #include "tools/terminal.h"
 
 namespace pasa {
 namespace {
-
-std::string now() {
-  const std::time_t seconds = std::time(nullptr);
-  std::tm utc{};
-  gmtime_r(&seconds, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 // The file that is to be sent back. Opened before the work begins, so that an unwritable place is no loss of it; there under
 // its name only when it is complete.
@@ -56,7 +46,7 @@ Json about(const Device& device) {
   utsname system{};
   uname(&system);
   return {{"pasa_version", pasa_version()},
-          {"date", now()},
+          {"date", utc_now("%Y-%m-%dT%H:%M:%SZ")},
           {"device", device.name()},
           {"device_description", device.description()},
           {"cpu", open_device("cpu")->description()},

@@ -4,7 +4,7 @@
     bench/cuda/counters.py BENCH [--json FILE] [--commit C]      BENCH: pasa_bench_cuda
 
 Runs Nsight Compute (`ncu`, of the CUDA toolkit) on one launch of each cell, with the caches emptied before and the clocks left alone.
-Counters are read in several passes, each a launch of its own; `us` is that of the first. Exit status 3 without ncu.
+Where they do not fit one pass, ncu runs the launch again. Exit status 3 without ncu.
 """
 import argparse
 import csv

@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -302,16 +301,14 @@ class Bench {
     // The host's cost of one call: many calls in a row, the GPU's time not waited for.
     constexpr int kCalls = 100;
     const int batches = static_cast<int>(std::clamp(5e4 / (r.us * kCalls), 1.0, 5.0));
-    std::vector<double> host;
-    for (int batch = 0; batch < batches; ++batch) {
+    const auto batch = [&] {
       check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
       const Stopwatch watch;
       for (int i = 0; i < kCalls; ++i) call(0);
-      host.push_back(1e6 * watch.seconds() / kCalls);
-    }
+      return watch.seconds();
+    };
+    r.host_us = 1e6 * measure({.warmup = 0, .reps = batches}, batch, [] {}).median() / kCalls;
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    std::ranges::sort(host);
-    r.host_us = host[host.size() / 2];
     return r;
   }
 
@@ -457,9 +454,11 @@ std::vector<std::int64_t> numbers(const std::string& text) {
   return list;
 }
 
-// Of those of the heads, and of the lists if any are given.
-std::vector<Cell> prefill_cells(const std::string& heads, const std::string& lists) {
-  const auto among = [](const std::string& text, std::int64_t x) { return std::ranges::count(numbers(text), x) > 0; };
+// Those of the heads, and of the numbers of keys if any are given.
+std::vector<Cell> prefill_cells(const std::vector<std::int64_t>& heads, const std::vector<std::int64_t>& keys) {
+  const auto among = [](const std::vector<std::int64_t>& list, std::int64_t x) {
+    return std::ranges::count(list, x) > 0;
+  };
   struct Shape {
     int heads;
     std::int64_t queries, kv, topk;
@@ -469,7 +468,7 @@ std::vector<Cell> prefill_cells(const std::string& heads, const std::string& lis
   for (const Shape& shape :
        {Shape{128, 4096, 4096, 512, false}, Shape{128, 4096, 4096, 1024, true}, Shape{128, 8192, 8192, 1024, false},
         Shape{128, 4096, 32768, 2048, false}, Shape{64, 4096, 4096, 1024, true}, Shape{16, 4096, 4096, 1024, true}}) {
-    if (!among(heads, shape.heads) || !(lists.empty() || among(lists, shape.topk))) continue;
+    if (!among(heads, shape.heads) || !(keys.empty() || among(keys, shape.topk))) continue;
     for (const pasa_kv_format format : {PASA_KV_BF16, PASA_KV_FP8_DS_MLA, PASA_KV_FP8_E4M3FN}) {
       if (format != PASA_KV_BF16 && !shape.fp8) continue;
       for (const bool random : {false, true}) {
@@ -498,7 +497,7 @@ std::vector<Cell> switch_cells(const std::string& heads, const std::string& toke
 
 std::vector<Cell> table_cells(const std::string& table, const std::string& heads, const std::string& tokens,
                               const std::string& lists) {
-  if (table == "prefill") return prefill_cells(heads, lists);
+  if (table == "prefill") return prefill_cells(numbers(heads), numbers(lists));
   if (table == "switch") return switch_cells(heads, tokens);
   struct Form {
     pasa_kv_format format;
@@ -649,13 +648,10 @@ int run(int argc, char** argv) {
         command += " " + argument;
       }
     }
-    char date[16];
-    const std::time_t now = std::time(nullptr);
-    std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
     const nlohmann::json file = {
         {"command", command},
         {"device", gpu->description()},
-        {"date", date},
+        {"date", utc_now("%Y-%m-%d")},
         {"commit", commit},
         {"method", "graph replay; cold: L2 emptied by reads, rotating inputs; hot: one input; median"},
         {"ceilings",

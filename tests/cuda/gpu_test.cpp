@@ -69,7 +69,7 @@ class Gpu : public testing::Test {
   }
 
   // The case, placed on the device: with the kernel that `problem`, which is otherwise the placed one, names; with every kernel
-  // that serves it.
+  // that serves it. Partial results are merged first.
   void gives(const Reference& want, Case& c, Placed& placed, const pasa_problem& problem, const Tolerance& tolerance);
   void every_kernel_gives(const Reference& want, Case& c, Placed& placed);
 
@@ -111,6 +111,7 @@ void Gpu::gives(const Reference& want, Case& c, Placed& placed, const pasa_probl
   placed.poison_outputs();
   run(problem);
   placed.fetch_outputs();
+  if (c.problem.acc.rank) reduce_partials(c);
   const Comparison comparison = compare(c.problem, want, tolerance);
   EXPECT_TRUE(comparison.ok()) << comparison.text();
 }
@@ -681,12 +682,7 @@ TEST_P(GpuGrids, EveryKernelMatchesTheReference) {
         Placed partial(c, gpu());
         pasa_problem forced = partial.problem();
         forced.kernel = problem.kernel;
-        partial.poison_outputs();
-        run(forced);
-        partial.fetch_outputs();
-        reduce_partials(c);
-        const Comparison comparison = compare(c.problem, want, tolerance);
-        EXPECT_TRUE(comparison.ok()) << comparison.text();
+        gives(want, c, partial, forced, tolerance);
         c.problem = direct;
       });
     }

@@ -7,12 +7,14 @@
 #                   mbarrier at which one lane arrives for its warp, and reports what it orders: racecheck_pattern shows
 #                   that. So its hazards are counted, and fail nothing
 #   counters        how busy each part of the GPU is in some cells of the benchmarks (bench/cuda/counters.py; needs ncu)
-#   benchmarks      the decode and prefill tables, and the kernels of both around the switch (pasa_bench_cuda)
-# Tests and sanitizers run side by side, attention_test in as many parts as there are processors; benchmarks run alone. Minutes.
+#   benchmarks      the decode and prefill tables, the kernels of both around the switch (pasa_bench_cuda), the operations
+# Tests and sanitizers run side by side, attention_test and grids in as many parts as there are processors; counters and benchmarks
+# run alone. Minutes.
 #
-#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]     BUILD: a build folder (default: build); STEP: attention gpu grids sanitize counters bench
-# PASA_GPU_EVERY=n: about every n-th case of the large grids (default 200; 1: each, some
-# minutes). BIN=dir: the binaries are there, nothing is built.
+#   tests/cuda/run_on_gpu.sh [BUILD] [STEP...]
+# BUILD: a build folder (default: build). STEP: attention gpu grids sanitize counters bench (default: all).
+# PASA_GPU_EVERY=n: about every n-th case of the large grids (default 200; 1: each, which takes STEP_SECONDS=600).
+# BIN=dir: the binaries are there, nothing is built.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=${1:-$root/build}

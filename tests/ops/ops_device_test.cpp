@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -20,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/clock.h"
 #include "pasa/ops.h"
 
 namespace {
@@ -575,12 +575,9 @@ std::vector<Timed> time_all() {
 void write_json(const std::vector<Timed>& all, const std::string& path, const std::string& commit) {
   cudaDeviceProp device{};
   check(cudaGetDeviceProperties(&device, 0));
-  const std::time_t now = std::time(nullptr);
-  char date[11];
-  std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
   nlohmann::ordered_json json{{"command", "ops_device_test --time"},
                               {"commit", commit},
-                              {"date", date},
+                              {"date", pasa::utc_now("%Y-%m-%d")},
                               {"device", device.name},
                               {"rows", nlohmann::ordered_json::array()}};
   for (const Timed& timed : all) {
